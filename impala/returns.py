@@ -1,0 +1,30 @@
+"""The one backward recursion under every correction and loss.
+
+Pure functions of time-major tensors [T, B]. No network, no variable, no gradient decision: callers stop gradients.
+"""
+
+import tensorflow as tf
+
+
+def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) -> tf.Tensor:
+    """Computes y_t = x_t + decay_t · y_{t+1} backwards in time, from y_T = `initial`.
+
+    n-step returns, λ-returns, GAE, V-trace, Retrace and their relatives are choices of the two sequences.
+
+    Args:
+      x_t: [T, B].
+      decay_t: [T, B], what y_{t+1} is multiplied with.
+      initial: [B], y_T.
+
+    Returns:
+      y [T, B]. For a static T the recursion is unrolled into the graph, which is faster than a loop for the T of
+      actor-learners; otherwise it is a `tf.while_loop` through `tf.scan`.
+    """
+    length = x_t.shape[0]
+    if length is None:
+        return tf.scan(lambda y, xd: xd[0] + xd[1] * y, (x_t, decay_t), initializer=initial, reverse=True)
+    y, ys = initial, []
+    for x, decay in zip(reversed(tf.unstack(x_t, length)), reversed(tf.unstack(decay_t, length))):
+        y = x + decay * y
+        ys.append(y)
+    return tf.stack(ys[::-1])

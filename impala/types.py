@@ -1,0 +1,181 @@
+"""Everything that crosses a process boundary, with its shape at every field.
+
+Letters: T unroll length, B chunks in a batch, N environments of one actor, A size of the distribution's parameters,
+k stacked frames (1 where observations are not stacked). Reverb signatures, zeros and test fakes are derived from
+`chunk_spec`, so that a field is described once.
+"""
+
+import contextlib
+import time
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+class ArraySpec(NamedTuple):
+    """Shape and dtype of one array."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class EnvironmentSpec(NamedTuple):
+    """What an agent must know of an environment.
+
+    observation: one single observation (one frame where frames are stacked). num_actions: discrete actions.
+    num_stacked: k, the frames a network sees at once. frames_per_step: emulator frames per agent step (action repeat).
+    """
+
+    name: str
+    observation: ArraySpec
+    num_actions: int
+    num_stacked: int = 1
+    frames_per_step: int = 1
+
+
+class Step(NamedTuple):
+    """What one step brought to each of N environments.
+
+    The step after `is_last` ignores its action and returns the first observation of a new episode with `is_first`:
+    that transition is none, and losses mask it.
+    """
+
+    observation: np.ndarray  # [N, …]
+    reward: np.ndarray  # [N] float32, raw
+    discount: np.ndarray  # [N] float32, 0 at termination (a lost life included where the protocol says so), else 1
+    is_first: np.ndarray  # [N] bool, `observation` starts an episode
+    is_last: np.ndarray  # [N] bool, `observation` ends an episode, terminated or truncated
+
+
+class Environment(Protocol):
+    """N environments that step together and reset themselves.
+
+    `send` may return before the step is done, so that a caller can do other work before it calls `receive`.
+    """
+
+    spec: EnvironmentSpec
+    num_environments: int
+
+    def reset(self, seed: int) -> Step:
+        """Starts all environments anew; rewards are 0 and every `is_first` is True."""
+
+    def send(self, action: np.ndarray) -> None:
+        """Takes one action [N] int32 in each environment; ignored where the last step was `is_last`."""
+
+    def receive(self) -> Step:
+        """Returns what the last `send` brought."""
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+
+
+class Origin(NamedTuple):
+    """Where a chunk comes from; kept as one int64 vector in the chunk.
+
+    incarnation distinguishes lives of an actor that was restarted; seq counts the chunks of one environment.
+    """
+
+    run: int
+    actor: int
+    environment: int
+    incarnation: int
+    seq: int
+
+
+class Chunk(NamedTuple):
+    """T consecutive transitions of one environment. Stacked after time by the dataset: [T, B, …] on the learner.
+
+    Field i of everything but `observation` and `is_first` belongs to the transition observation[i] → observation[i+1],
+    so nobody shifts. With stacked frames `observation` holds single frames, the first k−1 of them the older planes of
+    the stack at time 0, already zero where the episode is younger.
+    """
+
+    observation: Any  # [T+1+k−1, …]
+    is_first: Any  # [T+1] bool
+    previous_action: Any  # [] int32, what led to observation[0]; 0 at is_first
+    previous_reward: Any  # [] float32, raw; 0 at is_first
+    a_tm1: Any  # [T] int32
+    logits_tm1: Any  # [T, A] float32, of the behaviour distribution, as used
+    r_t: Any  # [T] float32, raw
+    discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
+    weights_version: Any  # [] int64, optimizer updates in the weights that acted
+    origin: Any  # [5] int64, the fields of Origin
+    core_state: Any = ()  # before observation[0]; () for feed-forward networks
+
+
+def chunk_spec(environment: EnvironmentSpec, unroll_length: int) -> Chunk:
+    """Returns a `Chunk` of `ArraySpec`s for chunks of `unroll_length` transitions."""
+    t = unroll_length
+    shape, dtype = environment.observation
+    return Chunk(
+        observation=ArraySpec((t + environment.num_stacked, *shape), dtype),
+        is_first=ArraySpec((t + 1,), np.bool_),
+        previous_action=ArraySpec((), np.int32),
+        previous_reward=ArraySpec((), np.float32),
+        a_tm1=ArraySpec((t,), np.int32),
+        logits_tm1=ArraySpec((t, environment.num_actions), np.float32),
+        r_t=ArraySpec((t,), np.float32),
+        discount_t=ArraySpec((t,), np.float32),
+        weights_version=ArraySpec((), np.int64),
+        origin=ArraySpec((len(Origin._fields),), np.int64),
+    )
+
+
+def map_fields(function, *chunks: Chunk) -> Chunk:
+    """Applies `function` to each array field of `chunks`, leaving an empty `core_state` as it is."""
+    return Chunk(*(function(*fields) if not _is_empty(fields[0]) else () for fields in zip(*chunks)))
+
+
+def _is_empty(field) -> bool:
+    return isinstance(field, tuple) and not isinstance(field, ArraySpec) and not field
+
+
+def zeros(spec: Chunk) -> Chunk:
+    """Returns a chunk of zeros."""
+    return map_fields(lambda s: np.zeros(s.shape, s.dtype), spec)
+
+
+def num_bytes(spec: Chunk) -> int:
+    """Returns the uncompressed size of one chunk in bytes."""
+    return sum(array.nbytes for array in zeros(spec) if not _is_empty(array))
+
+
+class Episode(NamedTuple):
+    """A finished training episode: the game's own score, agent steps, and when and where it was played."""
+
+    score: float
+    num_steps: int
+    actor: int
+    environment: int
+    weights_version: int
+
+
+class Weights(NamedTuple):
+    """Parameters of a network with the number of optimizer updates that made them."""
+
+    version: int
+    arrays: list
+
+
+class TimeAccount:
+    """Seconds that a loop spent in each of its parts: `with account.part("inference"): …`."""
+
+    def __init__(self):
+        self._seconds: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def part(self, name: str):
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def fractions(self) -> dict[str, float]:
+        """Returns the share of each part in the time since the last call, and starts anew."""
+        now = time.perf_counter()
+        elapsed, self._started = max(now - self._started, 1e-9), now
+        shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
+        self._seconds = {}
+        return shares
