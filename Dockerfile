@@ -1,0 +1,12 @@
+# docker build -t impala . && docker run --rm -it -v "$PWD/runs:/impala/runs" impala train --config configs/pong.yaml
+FROM python:3.10-slim
+RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+WORKDIR /impala
+# The packages first: this layer is rebuilt only when one of these changes, not with every edit of the code.
+COPY pyproject.toml constraints.txt LICENSE Makefile ./
+COPY scripts scripts
+RUN mkdir impala && touch impala/__init__.py && make venv
+COPY . .
+RUN make venv
+ENTRYPOINT ["/impala/.venv/bin/impala"]
+CMD ["--help"]
