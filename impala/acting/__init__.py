@@ -1,0 +1,1 @@
+"""The actor's side: policies (network + weights → action), actors (environment ↔ policy), chunks (steps → table)."""

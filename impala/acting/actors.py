@@ -1,0 +1,87 @@
+"""The loop between environment and policy."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from impala.acting.chunks import Writer
+from impala.acting.policies import Policy
+from impala.types import Environment, Episode, Step, TimeAccount
+
+
+class Actor:
+    """Steps N environments with a policy and hands every step to a writer.
+
+    Args:
+      environment: N environments.
+      policy: decides for all of them at once.
+      writer: takes the steps.
+      sync_weights: called at the start of every unroll, before its first action; brings the policy up to date and
+        returns the version it acts with.
+      unroll_length: T.
+      index: of the actor, and `first_environment` of its first environment, for `Episode`s.
+    """
+
+    def __init__(
+        self, environment: Environment, policy: Policy, writer: Writer, sync_weights: Callable[[], int],
+        *, unroll_length: int, index: int = 0, first_environment: int = 0,
+    ):  # fmt: skip
+        self._environment, self._policy, self._writer = environment, policy, writer
+        self._sync_weights, self._unroll_length = sync_weights, unroll_length
+        self._index, self._first_environment = index, first_environment
+        self.account = TimeAccount()
+
+    def steps(self, seed: int) -> Iterator[list[Episode]]:
+        """Acts for ever; yields the episodes that ended since the last yield.
+
+        Yields once before every unroll, before its weights are fetched, and once for each of its steps, while the
+        environments take it: T + 1 times an unroll.
+        """
+        environment, policy, writer, account = self._environment, self._policy, self._writer, self.account
+        step = environment.reset(seed)
+        policy.observe(step)
+        scores = _Scores(environment.num_environments, self._index, self._first_environment)
+        action = np.zeros(environment.num_environments, np.int32)
+        finished: list[Episode] = []
+        while True:
+            yield finished
+            finished = []
+            with account.part("weights"):
+                version = self._sync_weights()
+            writer.start(policy.window, step, action, version)
+            for _ in range(self._unroll_length):
+                with account.part("inference"):
+                    decision = policy.decide()
+                environment.send(decision.action)
+                yield finished
+                with account.part("environment"):
+                    step = environment.receive()
+                policy.observe(step)
+                with account.part("table"):
+                    writer.append(decision, step)
+                action, finished = decision.action, scores.add(step, version)
+
+
+class _Scores:
+    """Raw score and length of the running episodes."""
+
+    def __init__(self, num_environments: int, actor: int, first_environment: int):
+        self._score = np.zeros(num_environments)
+        self._length = np.zeros(num_environments, int)
+        self._actor, self._first_environment = actor, first_environment
+
+    def add(self, step: Step, version: int) -> list[Episode]:
+        self._score = np.where(step.is_first, 0.0, self._score + step.reward)
+        self._length = np.where(step.is_first, 0, self._length + 1)
+        return [
+            Episode(float(self._score[i]), int(self._length[i]), self._actor, self._first_environment + int(i), version)
+            for i in np.flatnonzero(step.is_last)
+        ]
+
+
+def interleave(loops: Iterable[Iterator[list[Episode]]]) -> Iterator[list[Episode]]:
+    """Runs several actors' loops in turn: while one's environments step, the next one's policy decides."""
+    loops = list(loops)
+    while True:
+        for loop in loops:
+            yield next(loop)

@@ -1,0 +1,124 @@
+"""Writers: from steps to unrolls, and from unrolls to a table or to memory."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from impala.acting.policies import Decision
+from impala.types import Chunk, EnvironmentSpec, Origin, Step, chunk_spec
+
+Sink = Callable[[list[Chunk]], None]
+
+
+class Writer(Protocol):
+    """What an actor hands its steps to."""
+
+    def start(self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int) -> None:
+        """Begins an unroll at `step`; `window` [k, N, …] ends with its observation."""
+
+    def append(self, decision: Decision, step: Step) -> None:
+        """Adds one transition: what was decided, and the step that it brought."""
+
+
+class UnrollWriter:
+    """Cuts the steps of N environments into N chunks of T transitions and hands them to `sink`.
+
+    Consecutive chunks overlap by one observation: what ends one unroll starts the next, so no transition is lost and
+    none is written twice.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, num_environments: int, *, unroll_length: int, origin: Origin, sink: Sink):
+        self._specs = chunk_spec(spec, unroll_length)
+        self._n, self._length, self._num_stacked = num_environments, unroll_length, spec.num_stacked
+        self._origin, self._sink, self._seq = origin, sink, 0
+
+    def start(self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int) -> None:
+        """See `Writer`; starts from fresh memory, so that chunks handed on earlier stay as they are."""
+        empty = {
+            name: np.empty((self._n, *spec.shape), spec.dtype) for name, spec in self._specs._asdict().items() if spec
+        }
+        self._chunk = Chunk(**empty)  # each field [N, …]
+        self._t, k = 0, self._num_stacked
+        self._chunk.observation[:, :k] = np.swapaxes(window, 0, 1)
+        self._chunk.is_first[:, 0] = step.is_first
+        self._chunk.previous_action[:] = np.where(step.is_first, 0, previous_action)
+        self._chunk.previous_reward[:] = step.reward
+        self._chunk.weights_version[:] = weights_version
+        for i in range(self._n):
+            origin = self._origin._replace(environment=self._origin.environment + i, seq=self._seq)
+            self._chunk.origin[i] = origin
+
+    def append(self, decision: Decision, step: Step) -> None:
+        t, chunk = self._t, self._chunk
+        chunk.a_tm1[:, t], chunk.logits_tm1[:, t] = decision
+        chunk.r_t[:, t], chunk.discount_t[:, t] = step.reward, step.discount
+        chunk.observation[:, t + self._num_stacked] = step.observation
+        chunk.is_first[:, t + 1] = step.is_first
+        self._t += 1
+        if self._t == self._length:
+            self._seq += 1
+            self._sink([Chunk(*(f[i] if isinstance(f, np.ndarray) else f for f in chunk)) for i in range(self._n)])
+
+
+class TableFull(RuntimeError):
+    """The table took nothing for longer than the limit."""
+
+
+class TableSink:
+    """Writes chunks into a Reverb queue, one step and one item each; a full queue holds the caller back.
+
+    Args:
+      client: a `reverb.Client`.
+      table: name of the queue.
+      should_stop: asked twice a second while the queue is full; True abandons the wait.
+      max_pending: items that may be on their way when a call returns, so that sending overlaps with stepping.
+
+    Raises (on call):
+      ValueError: a chunk holds a value that is not finite; nothing of that call is written.
+    """
+
+    _FLUSH_MILLISECONDS = 500
+
+    def __init__(self, client, table: str, *, should_stop: Callable[[], bool], max_pending: int = 0):
+        self._writer = client.trajectory_writer(num_keep_alive_refs=1)
+        self._table, self._should_stop, self._max_pending = table, should_stop, max_pending
+        self._blocked_seconds, self._asked = 0.0, time.perf_counter()
+
+    def __call__(self, chunks: list[Chunk]) -> None:
+        from reverb import errors
+
+        for chunk in chunks:
+            check_finite(chunk)
+        for chunk in chunks:
+            self._writer.append({name: value for name, value in chunk._asdict().items() if not isinstance(value, tuple)})
+            self._writer.create_item(
+                self._table, priority=1.0, trajectory={name: column[-1] for name, column in self._writer.history.items()}
+            )
+        started = time.perf_counter()
+        # Reverb's blocking calls swallow signals: wait in slices, and ask between them.
+        while not self._should_stop():
+            try:
+                self._writer.flush(block_until_num_items=self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
+                break
+            except errors.DeadlineExceededError:
+                continue
+        self._blocked_seconds += time.perf_counter() - started
+
+    def blocked_fraction(self) -> float:
+        """Returns the share of time waited for the table since the last call."""
+        elapsed, self._asked = time.perf_counter() - self._asked, time.perf_counter()
+        blocked, self._blocked_seconds = self._blocked_seconds, 0.0
+        return blocked / max(elapsed, 1e-9)
+
+    def close(self) -> None:
+        """Ends the stream; items on their way are dropped."""
+        self._writer.close()
+
+
+def check_finite(chunk: Chunk) -> None:
+    """Raises ValueError naming the first field of `chunk` with a NaN or an infinity."""
+    for name, value in chunk._asdict().items():
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"chunk {tuple(chunk.origin)}: {name} holds a value that is not finite")

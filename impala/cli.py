@@ -1,0 +1,189 @@
+"""The command line: `impala train | evaluate | bench | plot | runs | doctor`."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from impala import config as config_lib
+
+_HELP = """impala COMMAND …
+
+  train --config configs/pong.yaml [--run DIR] [--restart] [--profile] [--SECTION.KEY VALUE …]
+                              trains; resumes when the run folder holds a checkpoint
+  evaluate RUN [--episodes N] [--greedy]
+                              plays the run's newest weights; writes evaluations.csv
+  plot RUN… [--output FILE]   draws the curves
+  bench [--config FILE] [--json FILE]
+                              rates of each part alone, the machine's bound, the whole
+  runs [DIR]                  lists runs
+  doctor                      says what is wrong with this machine
+
+`impala train --help` lists every key of a configuration with its default.
+Linux x86_64 and Python 3.10 only."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {
+        "train": train, "evaluate": evaluate, "plot": plot, "bench": bench, "runs": runs, "doctor": doctor,
+    }  # fmt: skip
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_HELP)
+        return 0 if arguments else 2
+    name, *rest = arguments
+    try:
+        if name not in commands:
+            raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
+        return commands[name](rest)
+    except config_lib.ConfigError as error:
+        for line in error.lines:
+            print(line, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def train(arguments: list[str]) -> int:
+    """Trains the configured program in processes of this machine."""
+    if {"-h", "--help"} & set(arguments):
+        print(_HELP.splitlines()[2] + "\n\nKeys and their defaults:\n")
+        for key, value in config_lib.flatten(config_lib.Config(environment={"name": "catch"})).items():
+            print(f"  --{key.replace('_', '-'):40} {'…' if key == 'environment.name' else value}")
+        return 0
+    started = time.monotonic()
+    restart, arguments = _take_flag(arguments, "--restart")
+    profile, arguments = _take_flag(arguments, "--profile")
+    overrides = config_lib.parse_overrides(arguments)
+    path, folder = overrides.pop("config", None), overrides.pop("run", None)
+    num_learners = overrides.pop("num_learners", 1)
+    if num_learners != 1:
+        raise config_lib.ConfigError([f"--num-learners {num_learners}: expected 1; several learners are not built yet"])
+    if path is None and "environment.name" not in overrides:
+        raise config_lib.ConfigError(["--config: missing; expected a file like configs/pong.yaml"])
+    config = config_lib.load(path, overrides) if path else config_lib.build({}, overrides)
+    folder = Path(str(folder)) if folder else Path("runs") / (Path(path).stem if path else "run")
+
+    from impala import environments
+    from impala.launching import runs as runs_lib
+
+    problems = [line for line in [environments.check_name(config.environment.name)] if line]
+    if (config.learner.jit_compile or config.network.bfloat16) and not _has_gpu():
+        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
+        problems.append(f"{key}: got True; expected false on a machine without a GPU, where it is slower")
+    if problems:
+        raise config_lib.ConfigError(problems)
+    try:
+        spec = environments.make(
+            config.environment.name, num_environments=1, protocol=config.environment.protocol
+        ).spec
+    except Exception as error:
+        raise config_lib.ConfigError([f"environment.name: {config.environment.name!r} cannot be made: {error}"]) from None
+    _check_torso(config, spec)
+    run = runs_lib.RunFolder(folder, config, restart=restart)
+    try:
+        return _launch(config, spec, run, profile=profile, started=started)
+    finally:
+        run.close()
+
+
+def _check_torso(config: config_lib.Config, spec) -> None:
+    is_image = len(spec.observation.shape) == 2 and spec.num_stacked > 1
+    if config.network.torso != "mlp" and not is_image:
+        raise config_lib.ConfigError([
+            f"network.torso: {config.network.torso!r} takes stacked frames, and {spec.name} has observations of shape "
+            f"{spec.observation.shape}; expected mlp"
+        ])  # fmt: skip
+
+
+def _launch(config, spec, run, *, profile: bool, started: float) -> int:
+    from impala.launching import local  # installs the RPC stand-in
+    from impala.monitoring import dashboard
+    from impala.programs import impala as impala_program
+    from impala.programs.run import Run
+    from impala.types import chunk_spec, num_bytes
+
+    queue_mb = config.replay.queue_size * num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6
+    print(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames", flush=True)
+    print(f"queue at most {queue_mb:.0f} MB of memory; {config.num_checkpoints} checkpoints kept; "
+          "metrics and logs grow by about 1 MB an hour", flush=True)  # fmt: skip
+    program = impala_program.make_program(
+        config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
+    )
+    handle = program.groups["learner"][0].create_handle()
+    handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
+    processes = local.launch(program, run.path)
+    learner = handle.dereference()
+
+    with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
+
+        def on_tick():
+            try:
+                screen.update(learner.status())
+            except Exception:  # not started yet, or already gone: the supervisor knows
+                pass
+
+        status = local.supervise(processes, on_tick)
+    _print_last_row(run.path)
+    return status
+
+
+def _print_last_row(folder: Path) -> None:
+    from impala.monitoring.metrics import read_csv
+
+    rows = read_csv(folder / "metrics.csv")
+    if rows:
+        row = rows[-1]
+        print(f"{int(float(row['frames'])):,} frames, {row['updates']} updates, return {row['return_mean'] or '–'}, "
+              f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+
+
+def _take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:
+    return flag in arguments, [argument for argument in arguments if argument != flag]
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Plays the newest weights of a run."""
+    from impala.monitoring import evaluation
+
+    return evaluation.main(arguments)
+
+
+def plot(arguments: list[str]) -> int:
+    """Draws the curves of runs."""
+    from impala.monitoring import plots
+
+    return plots.main(arguments)
+
+
+def bench(arguments: list[str]) -> int:
+    """Measures the parts and the whole."""
+    from impala import bench as bench_lib
+
+    return bench_lib.main(arguments)
+
+
+def runs(arguments: list[str]) -> int:
+    """Lists runs with their state."""
+    from impala.launching import runs as runs_lib
+
+    for row in runs_lib.list_runs(arguments[0] if arguments else "runs"):
+        print(f"{row['name']:24} {row['state']:8} frames {row.get('frames', '–'):>12}  return {row.get('return_mean') or '–':>8}")
+    return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """Checks this machine."""
+    from impala.monitoring import doctor as doctor_lib
+
+    return doctor_lib.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

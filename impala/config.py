@@ -1,0 +1,288 @@
+"""Frozen, validated configuration: one small model per station, composed in `Config`; YAML in, command line over it.
+
+Imports neither TensorFlow nor a station, so that wrong usage is refused in a moment. Numbers that follow from others
+(frames per update, chunk sizes, disk bounds) are properties, never set.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+Correction = Literal["none", "vtrace"]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run: one line per error in `lines`."""
+
+    def __init__(self, lines: Iterable[str]):
+        self.lines = list(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EnvironmentConfig(_Model):
+    """`atari:<game>`, `catch`, or any gymnasium id."""
+
+    name: str
+    protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
+
+
+class NetworkConfig(_Model):
+    torso: Literal["mlp", "shallow", "nature", "resnet"] = "shallow"
+    hidden_sizes: Sizes = (64, 64)  # of the MLP
+    bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+
+
+class ActorConfig(_Model):
+    num_actors: Count = 1  # processes
+    num_environments: Count = 32  # of each actor
+    num_lanes: Count = 2  # groups of environments: one steps while another is inferred
+    num_environment_threads: Count = 2  # of each actor
+    num_tensorflow_threads: Count = 1  # of each actor
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.num_environments % self.num_lanes:
+            raise ValueError(
+                f"num_environments={self.num_environments} is not divisible by num_lanes={self.num_lanes}; "
+                "every lane steps the same number of environments"
+            )
+        return self
+
+
+class ReplayConfig(_Model):
+    queue_size: Count = 32  # chunks; full, it blocks the actors
+
+
+class LossConfig(_Model):
+    correction: Correction = "vtrace"
+    clip_rho: Clip = 1.0
+    clip_c: Clip = 1.0
+    clip_pg: Clip = 1.0
+    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 1.0
+    discount: Annotated[float, Field(ge=0, le=1)] = 0.99  # γ
+    baseline_cost: NonNegative = 0.5
+    entropy_cost: NonNegative = 0.01
+    reward_clipping: Literal["none", "abs_one"] = "abs_one"
+    reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.correction == "vtrace" and self.clip_c > self.clip_rho:
+            raise ValueError(
+                f"clip_c={self.clip_c} > clip_rho={self.clip_rho}; V-trace contracts only for clip_rho ≥ clip_c "
+                "(IMPALA, Theorem 1)"
+            )
+        return self
+
+
+class LearnerConfig(_Model):
+    unroll_length: Count = 20  # T, agent steps
+    batch_size: Count = 32  # B, chunks
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: Positive = 5e-4
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at total_frames
+    epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    max_grad_norm: Positive = 40.0
+    num_tensorflow_threads: Count = 2
+    num_prefetched_batches: Count = 1  # between feeder and training thread; each adds an update of policy lag
+    jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
+
+
+class Config(_Model):
+    """A training run of one program."""
+
+    program: Literal["impala"] = "impala"
+    environment: EnvironmentConfig
+    network: NetworkConfig = NetworkConfig()
+    actor: ActorConfig = ActorConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    loss: LossConfig = LossConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
+    target_return: float | None = None  # ends the run when the last 100 episodes' mean reaches it
+    checkpoint_period_seconds: Positive = 60.0
+    num_checkpoints: Count = 3  # kept
+    log_period_seconds: Positive = 5.0
+    record_chunks: Annotated[int, Field(ge=0)] = 0  # keeps the first so many chunks in the run folder
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.learner.batch_size > self.replay.queue_size:
+            raise ValueError(
+                f"learner.batch_size={self.learner.batch_size} > replay.queue_size={self.replay.queue_size}; "
+                "a batch larger than the queue would never fill"
+            )
+        return self
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.learner.unroll_length * self.learner.batch_size
+
+
+MAY_CHANGE_ON_RESUME = frozenset({
+    "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
+    "record_chunks", "learner.learning_rate", "learner.learning_rate_schedule",
+})  # fmt: skip
+
+
+class _Loader(yaml.SafeLoader):
+    """safe_load that also refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4)."""
+
+
+def _mapping_without_duplicates(loader, node):
+    keys = [key.value for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.YAMLError(f"{key}: written twice; expected once")
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def read_yaml(path: str | Path) -> dict:
+    """Reads a mapping from a YAML file. Raises ConfigError with one line when it cannot."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ConfigError([f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
+        raise ConfigError([f"--config {path}: {getattr(error, 'strerror', None) or error}{near}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path}: not a sound YAML file: {' '.join(str(error).split())}"]) from None
+    if not isinstance(data, dict):
+        raise ConfigError([f"{path}: holds {type(data).__name__}; expected a mapping of keys to values"])
+    return data
+
+
+def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
+    """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}."""
+    overrides, errors, arguments = {}, [], list(arguments)
+    while arguments:
+        argument = arguments.pop(0)
+        if not argument.startswith("--"):
+            errors.append(f"{argument}: expected an option like --learner.learning-rate 3e-4")
+            continue
+        key, equals, value = argument[2:].partition("=")
+        if not equals:
+            if not arguments or (arguments[0].startswith("--")):
+                errors.append(f"--{key}: has no value; expected --{key} VALUE")
+                continue
+            value = arguments.pop(0)
+        try:
+            overrides[key.replace("-", "_")] = yaml.load(value, _Loader)
+        except yaml.YAMLError:
+            overrides[key.replace("-", "_")] = value
+    if errors:
+        raise ConfigError(errors)
+    return overrides
+
+
+def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
+    """Builds a Config from nested `data` with dotted `overrides` over it.
+
+    Raises:
+      ConfigError: all errors at once, a line each: the key, the value, what was expected, the nearest valid name.
+    """
+    merged = _deep_copy(data)
+    errors = []
+    for key, value in overrides.items():
+        *parents, last = key.split(".")
+        node = merged
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                errors.append(f"{key}: {parent} is not a section{nearest(key, keys())}")
+                break
+        else:
+            node[last] = value
+    try:
+        config = Config.model_validate(merged)
+    except pydantic.ValidationError as error:
+        errors += [_describe(e) for e in error.errors()]
+    if errors:
+        raise ConfigError(errors)
+    return config
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
+    """Reads a YAML file and builds a Config from it and `overrides`; see `build`."""
+    return build(read_yaml(path), overrides)
+
+
+def dump(config: Config) -> str:
+    """Returns the resolved configuration as YAML; `load` of it gives an equal Config."""
+    return yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Returns {"learner.batch_size": 32, …}."""
+    return dict(_leaves(config.model_dump(by_alias=True)))
+
+
+def keys() -> list[str]:
+    """Returns every valid dotted key."""
+    return [key for key, _ in _leaves(Config(environment=EnvironmentConfig(name="catch")).model_dump(by_alias=True))]
+
+
+def _leaves(node: Mapping, prefix: str = ""):
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _deep_copy(data: Mapping) -> dict:
+    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+
+
+def _describe(error: Mapping) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    value = error.get("input")
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key{nearest(key, [*keys(), *Config.model_fields])}"
+    if error["type"] == "missing":
+        return f"{key}: missing; expected a value"
+    if error["type"] == "value_error":
+        return f"{key + ': ' if key else ''}{error['ctx']['error']}"
+    if error["type"] == "literal_error":
+        allowed = [name.strip(" '") for name in re.split(r",| or ", error["ctx"]["expected"])]
+        return f"{key}: {value!r} is not one of {', '.join(allowed)}{nearest(str(value), allowed)}"
+    shown = value if not isinstance(value, float) or math.isfinite(value) else str(value)
+    return f"{key}: got {shown!r}; {error['msg'][0].lower() + error['msg'][1:]}"
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    candidates = list(candidates)
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    if not matches:  # the right name in the wrong section
+        matches = [c for c in candidates if c.split(".")[-1] == word.split(".")[-1]][:1]
+    return f"; did you mean {matches[0]}?" if matches else ""

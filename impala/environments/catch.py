@@ -1,0 +1,50 @@
+"""Catch (bsuite, Osband et al. 2019): a ball falls down a 10×5 board, a paddle in the lowest row must be under it.
+
+Actions: left, stay, right. Reward +1 for a catch, −1 for a miss, at the end of an episode of nine steps. All N boards
+are stepped by numpy at once.
+"""
+
+import numpy as np
+
+from impala.environments.boundaries import Boundaries
+from impala.types import ArraySpec, EnvironmentSpec, Step
+
+_ROWS, _COLUMNS = 10, 5
+
+
+class Catch:
+    """`num_environments` boards; observations are float32 [10, 5] with ones at ball and paddle."""
+
+    def __init__(self, *, num_environments: int):
+        self.num_environments = num_environments
+        self.spec = EnvironmentSpec("catch", ArraySpec((_ROWS, _COLUMNS), np.float32), num_actions=3)
+        self._boundaries = Boundaries(num_environments)
+
+    def reset(self, seed: int) -> Step:
+        n = self.num_environments
+        self._random = np.random.default_rng(seed)
+        self._row, self._ball = np.zeros(n, int), self._random.integers(_COLUMNS, size=n)
+        self._paddle = np.full(n, _COLUMNS // 2)
+        self._over = np.zeros(n, bool)
+        return self._boundaries.reset(self._observe())
+
+    def send(self, action: np.ndarray) -> None:
+        started, self._over = self._over, np.zeros(self.num_environments, bool)
+        self._paddle = np.where(started, _COLUMNS // 2, np.clip(self._paddle + action - 1, 0, _COLUMNS - 1))
+        self._ball = np.where(started, self._random.integers(_COLUMNS, size=self.num_environments), self._ball)
+        self._row = np.where(started, 0, self._row + 1)
+        self._over = self._row == _ROWS - 1
+        self._reward = np.where(self._over, np.where(self._paddle == self._ball, 1.0, -1.0), 0.0)
+
+    def receive(self) -> Step:
+        return self._boundaries.step(self._observe(), self._reward, self._over.copy(), np.zeros_like(self._over))
+
+    def close(self) -> None:
+        pass
+
+    def _observe(self) -> np.ndarray:
+        board = np.zeros((self.num_environments, _ROWS, _COLUMNS), np.float32)
+        every = np.arange(self.num_environments)
+        board[every, self._row, self._ball] = 1.0
+        board[every, _ROWS - 1, self._paddle] = 1.0
+        return board

@@ -1,0 +1,100 @@
+"""What every node of a program does first: its name, its signals, its devices, its end with the launcher."""
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
+EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
+
+
+class UsageError(RuntimeError):
+    """What the user asked for cannot be done here; ends the run with status 2 and one line, without a traceback."""
+
+
+def prepare(role: str, index: int = 0) -> threading.Event:
+    """Prepares the process of a node and returns the event that asks it to stop.
+
+    SIGINT is ignored, since a terminal sends it to every process and the launcher alone decides the order of the end.
+    SIGTERM sets the event; if the process still runs `GRACE_SECONDS` later, it ends itself with status 75. The process
+    is named after its role and ends when its launcher dies. In a thread (tests, `local_mt`) only the event is returned.
+    """
+    import launchpad as lp
+
+    stop = lp.stop_event()
+    if threading.current_thread() is not threading.main_thread() or not os.environ.get("IMPALA_NODE_PROCESS"):
+        return stop
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NAME, f"{role}/{index}".encode()[:15], 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    restore_signals(stop)
+    return stop
+
+
+def restore_signals(stop: threading.Event) -> None:
+    """Installs the handlers (again: creating a `tf.distribute` strategy takes SIGTERM away)."""
+
+    def on_sigterm(*_):
+        if not stop.is_set():
+            stop.set()
+            threading.Thread(target=_end_after_grace, daemon=True).start()
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def check_port_is_free(port: int) -> None:
+    """Raises UsageError when something listens on `port` of this machine, whichever way it shares ports."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise UsageError(f"port {port}: {error.strerror}; expected a free port, start the run again") from None
+
+
+def _end_after_grace() -> None:
+    time.sleep(GRACE_SECONDS)
+    print(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(all_threads=True)
+    os._exit(EXIT_TRY_AGAIN)
+
+
+def finish(status: int = 0) -> None:
+    """Ends the process of a node at once, past Reverb's and gRPC's threads, which may sit in calls that never return."""
+    if os.environ.get("IMPALA_NODE_PROCESS"):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def use_gpu(wanted: bool) -> None:
+    """Hides GPUs from this process, or lets TensorFlow take them as it needs memory."""
+    import tensorflow as tf
+
+    if not wanted:
+        tf.config.set_visible_devices([], "GPU")
+        return
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def set_tensorflow_threads(num_threads: int) -> None:
+    """Limits TensorFlow's threads in this process; must come before its first operation."""
+    import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:  # nodes that share a process as threads: the first one decided
+        logging.info("TensorFlow is already running in this process; its threads stay as they are")

@@ -1,0 +1,166 @@
+"""The folder of a run: who may use it, what it holds, whether it is resumed."""
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+
+from impala import config as config_lib
+
+_PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
+
+
+class RunFolder:
+    """Holds `path` for one launch; a second process that wants it is refused.
+
+    Args:
+      path: made when missing.
+      config: resolved.
+      restart: move an existing run aside and begin anew.
+
+    Raises:
+      ConfigError: the folder is in use, is no run folder, or holds a run of another configuration.
+    """
+
+    def __init__(self, path: str | Path, config: config_lib.Config, *, restart: bool = False):
+        self.path = Path(path).resolve()
+        if restart and self.path.exists():
+            self._lock_or_refuse().close()
+            self.path.rename(self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise config_lib.ConfigError([f"--run {path}: {error.strerror}; expected a folder that can be made"]) from None
+        self._lock = self._lock_or_refuse()
+        self.is_resumed = self._check_contents(config)
+        self._write(config)
+
+    def _lock_or_refuse(self):
+        try:
+            lock = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise config_lib.ConfigError([f"--run {self.path}: {error.strerror}; expected a writable folder"]) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            raise config_lib.ConfigError(
+                [f"--run {self.path}: in use by {holder}; expected a free run folder, or wait for that run's end"]
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"process {os.getpid()} on {platform.node()}")
+        lock.flush()
+        return lock
+
+    def _check_contents(self, config) -> bool:
+        saved = self.path / "config.yaml"
+        checkpoints = self.path / "checkpoints"
+        if not saved.exists():
+            others = sorted(entry.name for entry in self.path.iterdir() if entry.name != "lock")
+            if others:
+                raise config_lib.ConfigError(
+                    [f"--run {self.path}: holds {others[0]!r} but no run; expected an empty folder or a run's"]
+                )
+            return False
+        if not checkpoints.is_dir() or not any(checkpoints.iterdir()):
+            return False
+        differences = config_differences(config_lib.load(saved), config)
+        if differences:
+            raise config_lib.ConfigError(
+                [f"{line} (--run {self.path} was started so; use another --run, or --restart)" for line in differences[:5]]
+            )
+        return True
+
+    def _write(self, config) -> None:
+        for name, text in {
+            "config.yaml": config_lib.dump(config),
+            "versions.txt": versions(),
+            "command.txt": shlex.join(sys.argv) + "\n",
+        }.items():
+            temporary = self.path / (name + ".tmp")
+            temporary.write_text(text)
+            temporary.replace(self.path / name)
+
+    def next_incarnation(self) -> int:
+        """Counts the launches of this run."""
+        path = self.path / "launches.json"
+        launches = json.loads(path.read_text()) if path.exists() else []
+        launches.append(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(launches))
+        temporary.replace(path)
+        return len(launches)
+
+    def close(self) -> None:
+        """Gives the folder free."""
+        self._lock.close()
+
+
+def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[str]:
+    """Returns a line for each key that may not change on resume but did."""
+    before, after = config_lib.flatten(old), config_lib.flatten(new)
+    return [
+        f"{key}: was {before[key]!r}, is {after[key]!r}; cannot change on resume"
+        for key in after
+        if before.get(key) != after[key] and key not in config_lib.MAY_CHANGE_ON_RESUME
+    ]
+
+
+def versions() -> str:
+    """Returns packages, commit and machine, a line each."""
+    lines = [f"python {platform.python_version()}"]
+    for package in _PACKAGES:
+        try:
+            lines.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{package} not installed")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    model = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "unknown processor",
+    )
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    lines += [f"commit {commit or 'unknown'}", f"machine {platform.system()} {platform.machine()}, "
+              f"{len(os.sched_getaffinity(0))} cores of {model}, {memory_gb:.0f} GB"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def list_runs(root: str | Path) -> list[dict]:
+    """Returns name, state and last metrics of every run under `root`."""
+    from impala.monitoring.metrics import read_csv
+
+    runs = []
+    for saved in sorted(Path(root).glob("*/config.yaml")):
+        rows = read_csv(saved.parent / "metrics.csv")
+        runs.append(
+            dict(name=saved.parent.name, state=_state(saved.parent), **(rows[-1] if rows else {}))
+        )
+    return runs
+
+
+def _state(folder: Path) -> str:
+    try:
+        with (folder / "lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return "running"
+    return "stopped" if (folder / "checkpoints").is_dir() else "empty"
+
+
+def disk_bound_bytes(num_parameters: int, config: config_lib.Config) -> int:
+    """Returns an upper bound of what a run's checkpoints take: three float32 a parameter, one copy in the making."""
+    return (config.num_checkpoints + 1) * (num_parameters * 4 * 3 + 100_000)
+
+

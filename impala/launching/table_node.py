@@ -1,0 +1,47 @@
+"""A Launchpad node that serves Reverb tables.
+
+`lp.ReverbNode` does the same, but importing it brings TensorFlow (420 MB, several seconds) into the launcher.
+"""
+
+from collections.abc import Callable, Sequence
+
+import launchpad as lp
+from launchpad.nodes import base
+
+from impala.launching import processes
+
+
+class TableHandle(base.Handle):
+    """Becomes a `reverb.Client` in the node that it is handed to."""
+
+    def __init__(self, address: lp.Address):
+        self._address = address
+
+    def dereference(self):
+        import reverb
+
+        return reverb.Client(self._address.resolve())
+
+
+class TableNode(lp.PyNode):
+    """Serves what `make_tables` returns until the program stops."""
+
+    def __init__(self, make_tables: Callable[[], Sequence]):
+        super().__init__(self.run)
+        self._make_tables = make_tables
+        self._address = lp.Address("reverb")
+        self.allocate_address(self._address)
+
+    def create_handle(self) -> TableHandle:
+        return self._track_handle(TableHandle(self._address))
+
+    def run(self) -> None:
+        stop = processes.prepare("table")
+        import reverb
+
+        port = lp.get_port_from_address(self._address.resolve())
+        processes.check_port_is_free(port)  # two Reverb servers on one port both start and share the connections
+        server = reverb.Server(self._make_tables(), port=port)
+        stop.wait()
+        server.stop()
+        processes.finish()

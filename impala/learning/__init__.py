@@ -1,0 +1,1 @@
+"""The learner's side: learners, optimizers, weights and checkpoints."""

@@ -1,0 +1,126 @@
+"""Checkpoints: weights and optimizer slots as TensorFlow tensors, everything else as JSON; written whole or not at all.
+
+    checkpoints/0000001234/   named by number of updates
+        tensors.index, tensors.data-00000-of-00001
+        state.json            frames, updates, …, and the SHA-256 of the tensor files
+
+A checkpoint is written into `….tmp`, synced to disk and renamed; the rename commits it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+_STATE, _PREFIX, _TEMPORARY, _DAMAGED = "state.json", "tensors", ".tmp", ".damaged"
+
+
+class NoSoundCheckpoint(RuntimeError):
+    """Checkpoints exist but none can be loaded; never a reason to start afresh in silence."""
+
+
+class Checkpoints:
+    """Saves and restores trackable objects in one directory, which is theirs alone.
+
+    Args:
+      directory: made when missing.
+      num_kept: newest checkpoints that stay.
+      trackables: TensorFlow objects by name, for `tf.train.Checkpoint`.
+    """
+
+    def __init__(self, directory: str | Path, *, num_kept: int = 3, **trackables):
+        self._directory, self._num_kept = Path(directory), num_kept
+        self._checkpoint = tf.train.Checkpoint(**trackables)
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def save(self, num_updates: int, state: dict[str, Any]) -> Path:
+        """Writes a checkpoint named by `num_updates` and prunes old ones; on an error the older ones are untouched.
+
+        Raises:
+          OSError or tf.errors.OpError: the disk is full or not writable.
+        """
+        final = self._directory / f"{num_updates:010d}"
+        for left_over in self._directory.glob(f"*{_TEMPORARY}"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        temporary = final.with_suffix(_TEMPORARY)
+        temporary.mkdir()
+        try:
+            self._checkpoint.write(str(temporary / _PREFIX))
+            digests = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+            (temporary / _STATE).write_text(json.dumps(state | {"updates": num_updates, "sha256": digests}, indent=1))
+            for path in [*temporary.iterdir(), temporary]:
+                _sync(path)
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            _sync(self._directory)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for old in self.paths()[: -self._num_kept]:
+            shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def paths(self) -> list[Path]:
+        """Returns the checkpoints, oldest first."""
+        return sorted(path for path in self._directory.iterdir() if path.name.isdigit())
+
+    def restore(self, report=print, *, read_only: bool = False) -> dict[str, Any] | None:
+        """Restores the newest sound checkpoint and returns its state; None when there never was one.
+
+        A damaged one is reported and passed over for the next older; it is renamed too, unless `read_only`.
+
+        Raises:
+          NoSoundCheckpoint: there are checkpoints and none is sound.
+        """
+        damaged = [path.name for path in self._directory.glob(f"*{_DAMAGED}")]
+        for path in reversed(self.paths()):
+            try:
+                return self._load(path)
+            except (OSError, ValueError, KeyError, AssertionError, IndexError, tf.errors.OpError) as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                report(f"checkpoint {path} is damaged ({reason}); trying the one before")
+                if not read_only:
+                    path.rename(path.with_suffix(_DAMAGED))
+                damaged.append(path.name)
+        if damaged:
+            raise NoSoundCheckpoint(
+                f"no sound checkpoint in {self._directory}: {', '.join(sorted(damaged))} could not be loaded; "
+                "put a good copy back, or start anew with --restart"
+            )
+        return None
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        state = json.loads((path / _STATE).read_text())
+        for name, digest in state["sha256"].items():
+            if _sha256(path / name) != digest:
+                raise ValueError(f"{name} does not match its SHA-256")
+        status = self._checkpoint.read(str(path / _PREFIX))
+        status.assert_existing_objects_matched()
+        return state
+
+
+def read_state(directory: str | Path) -> dict[str, Any] | None:
+    """Returns the JSON state of the newest readable checkpoint without loading tensors, or None."""
+    for path in sorted(Path(directory).glob("[0-9]*/" + _STATE), reverse=True):
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

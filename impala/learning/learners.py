@@ -1,0 +1,97 @@
+"""next(batch) → loss → gradients → optimizer, one `tf.function` traced once."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impala.types import Chunk, Weights
+
+
+class NonFiniteUpdates(RuntimeError):
+    """Too many updates in a row had a loss or a gradient that is not finite."""
+
+
+class Result(NamedTuple):
+    """What one update did; `metrics` are Python floats."""
+
+    applied: bool
+    metrics: dict[str, float]
+
+
+class Learner:
+    """Applies one update a batch to a network.
+
+    Args:
+      network: (observation, is_first) → outputs, with `trainable_variables`.
+      loss: (outputs, batch) → (loss, metrics); see `impala.losses`.
+      optimizer: see `impala.learning.optimizers`.
+      max_grad_norm: gradients are scaled down to this global norm.
+      jit_compile: compile the step with XLA; for GPUs.
+      max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
+    """
+
+    def __init__(
+        self, network, loss: Callable, optimizer, *, max_grad_norm: float,
+        jit_compile: bool = False, max_non_finite: int = 10,
+    ):  # fmt: skip
+        self.network, self.optimizer = network, optimizer
+        self._loss, self._max_grad_norm, self._max_non_finite = loss, max_grad_norm, max_non_finite
+        self.num_updates = 0  # batches consumed; the clock of policy lag
+        self.num_skipped = self._skipped_in_a_row = 0
+        self._variables = list(network.trainable_variables)
+        self.num_traces = 0
+        self._step = tf.function(self._step, jit_compile=jit_compile, autograph=False)
+
+    def update(self, batch: Chunk, learning_rate: float) -> Result:
+        """Applies one update; one whose loss or gradient norm is not finite changes nothing and is counted.
+
+        Args:
+          batch: time-major, [T, B, …].
+          learning_rate: of this update.
+
+        Raises:
+          NonFiniteUpdates: that happened `max_non_finite` times in a row.
+        """
+        self.optimizer.learning_rate = learning_rate
+        applied, metrics = self._step(batch)
+        self.num_updates += 1
+        applied = bool(applied)
+        if applied:
+            self._skipped_in_a_row = 0
+        else:
+            self.num_skipped += 1
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row >= self._max_non_finite:
+                raise NonFiniteUpdates(
+                    f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
+                    "lower learner.learning_rate or look at the chunks"
+                )
+        return Result(applied, {name: float(value) for name, value in metrics.items()})
+
+    def weights(self) -> Weights:
+        """Returns copies of the parameters, with the number of updates that made them."""
+        return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
+
+    def _step(self, batch: Chunk):
+        self.num_traces += 1  # runs while tracing only
+        with tf.GradientTape() as tape:
+            outputs = self.network(batch.observation, batch.is_first)
+            loss, metrics = self._loss(outputs, batch)
+        gradients = tape.gradient(loss, self._variables)
+        norm = tf.linalg.global_norm(gradients)
+        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        scale = self._max_grad_norm / tf.maximum(norm, self._max_grad_norm)
+
+        def apply():
+            self.optimizer.apply_gradients([(g * scale, v) for g, v in zip(gradients, self._variables)])
+            return True
+
+        applied = tf.cond(finite, apply, lambda: False)
+        return applied, metrics | {"grad_norm": norm}
+
+
+def assign_weights(network, weights: Weights) -> None:
+    """Copies `weights` into the parameters of `network`."""
+    for variable, array in zip(network.trainable_variables, weights.arrays, strict=True):
+        variable.assign(array)

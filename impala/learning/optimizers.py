@@ -1,0 +1,79 @@
+"""Optimizers and learning-rate schedules, all with their slots created before the first step."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+LegacyOptimizer = tf.keras.optimizers.legacy.Optimizer
+
+
+class RMSPropTF1(LegacyOptimizer):
+    """RMSProp as TensorFlow 1 has it, which the IMPALA paper's settings assume.
+
+    s ← decay · s + (1 − decay) g²,   m ← momentum · m + lr · g / √(s + ε),   w ← w − m,   s_0 = 1, m_0 = 0
+
+    Keras' form starts s at 0, which makes the first steps up to 1/√(1 − decay) times as large; PyTorch's adds ε outside
+    the root.
+    """
+
+    def __init__(self, learning_rate, *, decay: float = 0.99, momentum: float = 0.0, epsilon: float = 0.01):
+        super().__init__("rmsprop_tf1")
+        self._set_hyper("learning_rate", learning_rate)
+        self._decay_rate, self._momentum, self._epsilon = decay, momentum, epsilon
+
+    def _create_slots(self, var_list):
+        for variable in var_list:
+            self.add_slot(variable, "mean_square", "ones")
+            self.add_slot(variable, "momentum", "zeros")
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return tf.raw_ops.ResourceApplyRMSProp(
+            var=var.handle,
+            ms=self.get_slot(var, "mean_square").handle,
+            mom=self.get_slot(var, "momentum").handle,
+            lr=self._get_hyper("learning_rate", var.dtype.base_dtype),
+            rho=self._decay_rate,
+            momentum=self._momentum,
+            epsilon=self._epsilon,
+            grad=grad,
+            use_locking=False,
+        )
+
+    def get_config(self):
+        raise NotImplementedError("kept by tf.train.Checkpoint, not by configuration")
+
+
+def make(
+    name: str, variables: Sequence[tf.Variable], *, epsilon: float, adam_beta1: float = 0.9,
+    rmsprop_decay: float = 0.99, rmsprop_momentum: float = 0.0,
+) -> LegacyOptimizer:  # fmt: skip
+    """Makes the optimizer called `name` ("adam" or "rmsprop") for `variables`; its learning rate starts at 0.
+
+    Assign `optimizer.learning_rate` before each step.
+    """
+    if name == "adam":
+        optimizer = tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1, epsilon=epsilon)
+    elif name == "rmsprop":
+        optimizer = RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum, epsilon=epsilon)
+    else:
+        raise ValueError(f"learner.optimizer: {name!r} is unknown; expected adam or rmsprop")
+    # Slots must exist before a step that may be skipped, and before a checkpoint is restored into them.
+    with tf.name_scope(optimizer._name), tf.init_scope():
+        _ = optimizer.iterations
+        optimizer._create_hypers()
+        optimizer._create_slots(list(variables))
+    return optimizer
+
+
+def linear_to_zero(initial: float, total: int) -> Callable[[int], float]:
+    """Returns position → initial · (1 − position / total), never below 0; position and total in frames."""
+    return lambda position: initial * max(0.0, 1.0 - position / total)
+
+
+def constant(initial: float, total: int) -> Callable[[int], float]:
+    """Returns position → initial."""
+    del total
+    return lambda position: initial
+
+
+SCHEDULES = {"linear": linear_to_zero, "constant": constant}

@@ -1,0 +1,102 @@
+"""The whole river in one process and one thread: deterministic, with an exact policy lag.
+
+    actor (weights of k updates ago) → chunks in memory → learner → weights
+
+Made of the same stations as the distributed programs. One unroll of the B environments is one batch, so the fresh part
+of update u was acted by weights version max(0, u − k), exactly. Same seed, same weights, bit for bit on one machine.
+"""
+
+import collections
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from impala import environments, networks
+from impala.acting import actors, chunks, policies
+from impala.config import Config
+from impala.learning import learners, optimizers
+from impala.programs.compose import make_learner, network_arguments
+from impala.replay import datasets
+from impala.types import Chunk, Episode, Origin
+
+
+class Update(NamedTuple):
+    """One update of the learner, and what was played for it."""
+
+    index: int
+    frames: int
+    batch: Chunk
+    metrics: dict[str, float]
+    episodes: list[Episode]
+
+
+class Lockstep:
+    """Trains `config` step by step; iterate over `updates()`.
+
+    Args:
+      config: of a training run; `learner.batch_size` environments are played, whatever `actor` says.
+      lag: k, updates between the weights that act and those that learn.
+      environment: play this one instead of the configured; it must hold B environments.
+    """
+
+    def __init__(self, config: Config, *, lag: int = 0, environment=None):
+        if lag < 0:
+            raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
+        self._config, self._lag = config, lag
+        num_environments = config.learner.batch_size
+        self.environment = environment or environments.make(
+            config.environment.name, num_environments=num_environments, protocol=config.environment.protocol
+        )
+        spec = self.environment.spec
+        self.network = networks.make(spec, **network_arguments(config))
+        self._acting = networks.make(spec, **network_arguments(config))
+        self.learner = make_learner(config, self.network)
+        self._versions = collections.deque(maxlen=lag + 1)  # oldest first
+        self._unroll: list[Chunk] = []
+        self.frames, self.num_episodes = 0, 0
+        schedule = optimizers.SCHEDULES[config.learner.learning_rate_schedule]
+        self._learning_rate = schedule(config.learner.learning_rate, config.total_frames)
+        self._actor = actors.Actor(
+            self.environment,
+            policies.Policy(policies.network_logits(self._acting), spec, num_environments, seed=config.seed),
+            chunks.UnrollWriter(
+                spec, num_environments, unroll_length=config.learner.unroll_length,
+                origin=Origin(config.seed, 0, 0, 0, 0), sink=self._unroll.extend,
+            ),
+            self._sync_weights,
+            unroll_length=config.learner.unroll_length,
+        )  # fmt: skip
+
+    def _sync_weights(self) -> int:
+        self._versions.append(self.learner.weights())
+        learners.assign_weights(self._acting, self._versions[0])
+        return self._versions[0].version
+
+    def updates(self) -> Iterator[Update]:
+        """Yields after every update, until `total_frames` were trained on."""
+        finished: list[Episode] = []
+        steps = self._actor.steps(self._config.seed)
+        while self.frames < self._config.total_frames:
+            while not self._unroll:
+                finished += next(steps)
+            batch = datasets.stack(self._unroll)
+            self._unroll.clear()
+            yield self._update(batch, finished)
+            finished = []
+
+    def _update(self, batch: Chunk, finished: list[Episode]) -> Update:
+        result = self.learner.update(batch, self._learning_rate(self.frames))
+        self.frames += int(result.metrics["num_transitions"]) * self.environment.spec.frames_per_step
+        self.num_episodes += len(finished)
+        return Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
+
+
+def mean_return(updates: Iterator[Update], *, target: float | None = None, window: int = 100) -> float:
+    """Trains to the end, or until the last `window` episodes' mean score reaches `target`; returns that mean."""
+    scores: collections.deque[float] = collections.deque(maxlen=window)
+    for update in updates:
+        scores.extend(episode.score for episode in update.episodes)
+        if target is not None and len(scores) == window and np.mean(scores) >= target:
+            break
+    return float(np.mean(scores)) if scores else float("nan")

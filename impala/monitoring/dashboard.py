@@ -1,0 +1,129 @@
+"""The run in the terminal: a live table where there is one, plain lines where not."""
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_VERDICTS = {
+    "actor-bound": "the learner waits for chunks: more actors or environments would help",
+    "learner-bound": "the queue is full and actors wait: a faster learner would help",
+    "table-bound": "both wait and the queue is neither full nor empty: the table is slow",
+    "balanced": "nobody waits",
+}
+
+
+def time_left(row: dict[str, Any], total_frames: int) -> float | None:
+    """Returns the seconds until `total_frames` at the present speed, or None."""
+    speed = row.get("frames_per_second") or 0.0
+    return (total_frames - row["frames"]) / speed if speed > 0 else None
+
+
+class Dashboard:
+    """Shows the latest row of metrics; `update` may be called as often as one likes.
+
+    Args:
+      title: of the run.
+      total_frames: the budget.
+      console: where to draw; a live table when it is a terminal.
+    """
+
+    def __init__(self, title: str, *, total_frames: int, console: Console | None = None):
+        self._title, self._total = title, total_frames
+        self._console = console or Console(file=sys.stdout, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=False) if self._is_live() else None
+        self._row: dict[str, Any] = {}
+        self._started = time.monotonic()
+
+    def _is_live(self) -> bool:
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def __enter__(self):
+        if self._live:
+            self._live.start()
+            self._live.update(Text("starting: TensorFlow, Reverb and the environments take about ten seconds …"))
+        return self
+
+    def __exit__(self, *_):
+        if self._live:
+            self._live.stop()
+
+    def update(self, row: dict[str, Any]) -> None:
+        """Draws `row`; without a terminal prints a line for each new one."""
+        is_new = bool(row) and row.get("wall_seconds") != self._row.get("wall_seconds")
+        self._row = row or self._row
+        if not self._row:
+            return
+        if self._live:
+            self._live.update(self._draw(self._row))
+        elif is_new:
+            self._console.print(self.line(self._row), soft_wrap=True)
+
+    def line(self, row: dict[str, Any]) -> str:
+        """Returns a row in one line."""
+        return (
+            f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  {_number(row['frames_per_second'], 0)} frames/s  "
+            f"updates {row['updates']:,}  lag {_number(row['lag_mean'])}/{_number(row['lag_p95'])}/{_number(row['lag_max'], 0)}  "
+            f"return {_number(row['return_mean'])} ({row['episodes']} episodes)  entropy {_number(row['entropy'], 2)}  "
+            f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
+        )
+
+    def _draw(self, row: dict[str, Any]) -> Panel:
+        grid = Table.grid(padding=(0, 2), expand=False)
+        for _ in range(4):
+            grid.add_column()
+        for (name, value), (name2, value2) in zip(*_columns(row), strict=True):
+            grid.add_row(Text(name, "dim"), value, Text(name2, "dim"), value2)
+        left = time_left(row, self._total)
+        progress = Table.grid(padding=(0, 2))
+        progress.add_row(
+            ProgressBar(total=self._total, completed=min(row["frames"], self._total), width=40),
+            f"{row['frames']:,} of {self._total:,} frames",
+            f"{_duration(row['wall_seconds'])} gone, " + (f"{_duration(left)} left" if left is not None else "…"),
+        )
+        says = Text.assemble(("● ", "green" if row["verdict"] == "balanced" else "yellow"), (row["verdict"], "bold"),
+                             f": {_VERDICTS[row['verdict']]}")  # fmt: skip
+        return Panel(Group(progress, Text(), grid, Text(), says), title=self._title, subtitle="Ctrl-C ends with a checkpoint")
+
+
+def _columns(row: dict[str, Any]):
+    percent = lambda name: "–" if row[name] is None else f"{100 * row[name]:.0f} %"  # noqa: E731
+    left = [
+        ("frames/s", _number(row["frames_per_second"], 0)),
+        ("updates/s", _number(row["updates_per_second"])),
+        ("return, last 100", _number(row["return_mean"])),
+        ("episodes", f"{row['episodes']:,}"),
+        ("policy lag mean/p95/max", f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}"),
+        ("queue fill", percent("queue_fill")),
+        ("learner waits", percent("learner_wait_fraction")),
+        ("actors wait for the table", percent("actor_blocked_fraction")),
+        ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
+    ]
+    right = [
+        ("loss", _number(row["loss"], 2)),
+        ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
+        ("entropy", _number(row["entropy"], 3)),
+        ("gradient norm", _number(row["grad_norm"], 1)),
+        ("ρ > 1", percent("rho_clipped_fraction")),
+        ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
+        ("learning rate", f"{row['learning_rate']:.2e}"),
+        ("skipped updates", str(row["skipped_updates"])),
+        ("memory learner/actors/table", " / ".join(_number(row[f"rss_{n}_mb"], 0) for n in ("learner", "actors", "table")) + " MB"),
+    ]  # fmt: skip
+    return left, right
+
+
+def _number(value, digits: int = 1) -> str:
+    return "–" if value is None or value != value else f"{value:,.{digits}f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,0 +1,254 @@
+"""metrics.csv, episodes.csv and TensorBoard of one run, and the monitor that gathers their numbers.
+
+The monitor lives with the learner: frames are counted where they are trained on, and actors report to it.
+"""
+
+import collections
+import csv
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from impala.types import Episode
+
+LOSS_COLUMNS = (
+    "loss", "policy_loss", "value_loss", "entropy", "value", "advantage", "log_rho_mean", "log_rho_max",
+    "rho_clipped_fraction", "effective_sample_size", "kl_mu_pi", "grad_norm",
+)  # fmt: skip
+COLUMNS = (
+    "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
+    "episodes", "lag_mean", "lag_p95", "lag_max", *LOSS_COLUMNS, "learning_rate", "learner_wait_fraction",
+    "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
+    "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "rss_mb", "rss_learner_mb", "rss_actors_mb",
+    "rss_table_mb", "rss_launcher_mb", "verdict",
+)  # fmt: skip
+EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
+_WINDOW = 100  # episodes in return_mean
+
+
+class CsvLog:
+    """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint."""
+
+    def __init__(self, path: str | Path, columns: tuple[str, ...], *, last_update: int):
+        self._path, self._columns = Path(path), columns
+        kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(kept)
+        temporary.replace(self._path)
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, columns, restval="")
+        self.num_failed = 0
+        self.kept = kept
+
+    def write(self, *rows: dict[str, Any]) -> None:
+        """Appends rows; a full disk costs the rows, is counted, and does not stop the run."""
+        try:
+            self._writer.writerows(rows)
+            self._file.flush()
+        except OSError:
+            self.num_failed += len(rows)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_csv(path: str | Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file; none when it is missing. A last line cut short by a kill is left out."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
+
+
+def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
+    """Returns who waits for whom: fractions of time, and the queue's fill, all in [0, 1]."""
+    if learner_wait < 0.05 and actor_blocked < 0.05:
+        return "balanced"
+    if actor_blocked > learner_wait and queue_fill > 0.5:
+        return "learner-bound"
+    if learner_wait > actor_blocked and queue_fill < 0.5:
+        return "actor-bound"
+    return "table-bound"
+
+
+def resident_mb(launcher_pid: int) -> dict[str, float]:
+    """Returns resident megabytes of the launcher and its descendants, summed by role, and their `total`.
+
+    Roles are process names, which nodes set (`launching.processes.prepare`): learner, actor, table, launcher.
+    """
+    memory: dict[str, float] = collections.defaultdict(float)
+    try:
+        launcher = psutil.Process(launcher_pid)
+        processes = [(launcher, "launcher"), *((child, None) for child in launcher.children(recursive=True))]
+    except psutil.Error:
+        processes = [(psutil.Process(), "launcher")]
+    for process, role in processes:
+        try:
+            megabytes = process.memory_info().rss / 1e6
+            memory[role or process.name().partition("/")[0]] += megabytes
+            memory["total"] += megabytes
+        except psutil.Error:
+            continue  # it ended meanwhile
+    return dict(memory)
+
+
+class Monitor:
+    """Gathers what learner and actors report and writes one row a period.
+
+    Args:
+      folder: of the run.
+      frames_per_step: emulator frames per agent step.
+      launcher_pid: whose descendants' memory is summed.
+      state: of the checkpoint resumed from (`frames`, `wall_seconds`, …), or {}.
+      started: `time.monotonic()` of the launch, so that start-up counts in wall_seconds.
+    """
+
+    def __init__(self, folder: Path, *, frames_per_step: int, launcher_pid: int, state: dict, started: float):
+        self._frames_per_step, self._launcher_pid = frames_per_step, launcher_pid
+        self._wall_before, self._started = float(state.get("wall_seconds", 0.0)), started
+        self.frames = int(state.get("frames", 0))
+        self.updates = int(state.get("updates", 0))
+        self.num_episodes = int(state.get("episodes", 0))
+        self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
+        self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
+        self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
+        self._tensorboard = _TensorBoard(folder)
+        self._lock = threading.Lock()
+        self._last_row: dict[str, Any] = {}
+        self._begin_period()
+
+    def _begin_period(self):
+        self._period_started = time.monotonic()
+        self._frames_at_start, self._updates_at_start = self.frames, self.updates
+        self._losses: list[dict] = []
+        self._lags: list[np.ndarray] = []
+        self._actor_shares: list[dict] = []
+        self._waited = 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        return self._wall_before + time.monotonic() - self._started
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean score of the last 100 episodes, None before there are 100."""
+        return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint must hold for the counters to go on."""
+        with self._lock:
+            return dict(
+                frames=self.frames, wall_seconds=self.wall_seconds, episodes=self.num_episodes, scores=list(self._scores)
+            )
+
+    def add_update(self, updates: int, metrics: dict[str, float], weights_version: np.ndarray) -> None:
+        """Counts one update on chunks acted by `weights_version` [B]; `updates` counts it too."""
+        with self._lock:
+            self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
+            self.updates = updates
+            self._losses.append(metrics)
+            self._lags.append(updates - 1 - weights_version)
+
+    def add_wait(self, seconds: float) -> None:
+        """Counts time for which the learner had no batch."""
+        with self._lock:
+            self._waited += seconds
+
+    def add_actor_report(self, shares: dict[str, float], episodes: list[Episode]) -> None:
+        """Counts finished episodes and an actor's shares of time since its last report."""
+        with self._lock:
+            self._actor_shares.append(shares)
+            self.num_episodes += len(episodes)
+            self._scores.extend(episode.score for episode in episodes)
+            now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
+            self._episodes.write(*(now | episode._asdict() for episode in episodes))
+
+    def status(self) -> dict[str, Any]:
+        """Returns the last row written, for the dashboard."""
+        with self._lock:
+            return dict(self._last_row)
+
+    def write_row(self, *, learning_rate: float, queue_fill: float | None, counts: dict[str, int]) -> dict[str, Any]:
+        """Ends a period: writes its row to metrics.csv and TensorBoard and returns it."""
+        memory = resident_mb(self._launcher_pid)
+        with self._lock:
+            row = self._row(memory) | counts | {"learning_rate": learning_rate, "queue_fill": queue_fill}
+            row["verdict"] = verdict(
+                learner_wait=row["learner_wait_fraction"],
+                actor_blocked=row["actor_blocked_fraction"] or 0.0,
+                queue_fill=queue_fill if queue_fill is not None else 0.0,
+            )
+            self._last_row = row
+            self._metrics.write({name: _shown(value) for name, value in row.items()})
+            self._begin_period()
+        self._tensorboard.write(row)
+        return row
+
+    def _row(self, memory):
+        elapsed = max(time.monotonic() - self._period_started, 1e-9)
+        lags = np.concatenate(self._lags) if self._lags else np.array([np.nan])
+        losses = {c: float(np.mean([m[c] for m in self._losses])) if self._losses else None for c in LOSS_COLUMNS}
+        shares = {
+            f"actor_{name}_fraction": float(np.mean([s.get(name, 0.0) for s in self._actor_shares]))
+            if self._actor_shares
+            else None
+            for name in ("environment", "inference", "table", "blocked")
+        }
+        frames_per_second = (self.frames - self._frames_at_start) / elapsed
+        return losses | shares | {
+            "frames": self.frames,
+            "agent_steps": self.frames // self._frames_per_step,
+            "updates": self.updates,
+            "wall_seconds": self.wall_seconds,
+            "frames_per_second": frames_per_second,
+            "updates_per_second": (self.updates - self._updates_at_start) / elapsed,
+            "return_mean": self.return_mean,
+            "episodes": self.num_episodes,
+            "lag_mean": float(np.mean(lags)),
+            "lag_p95": float(np.percentile(lags, 95)),
+            "lag_max": float(np.max(lags)),
+            "learner_wait_fraction": min(self._waited / elapsed, 1.0),
+            "rss_mb": memory.get("total"),
+            "rss_learner_mb": memory.get("learner"),
+            "rss_actors_mb": memory.get("actor"),
+            "rss_table_mb": memory.get("table"),
+            "rss_launcher_mb": memory.get("launcher"),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._episodes.close()
+        self._tensorboard.close()
+
+
+def _shown(value):
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+class _TensorBoard:
+    """The same numbers as TensorBoard scalars, over frames."""
+
+    def __init__(self, folder: Path):
+        import tensorflow as tf
+
+        self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
+
+    def write(self, row: dict[str, Any]) -> None:
+        with self._writer.as_default(step=row["frames"]):
+            for name, value in row.items():
+                if isinstance(value, (int, float)) and not np.isnan(value):
+                    self._tf.summary.scalar(name, value)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

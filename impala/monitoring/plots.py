@@ -1,0 +1,65 @@
+"""`impala plot RUN…`: the curves of runs as a PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from impala import config as config_lib
+from impala.monitoring.metrics import read_csv
+
+_PANELS = (
+    ("return_mean", "return, mean of 100 episodes"),
+    ("lag_mean", "policy lag, updates"),
+    ("entropy", "entropy, nats"),
+    ("rho_clipped_fraction", "fraction of ρ > 1"),
+    ("frames_per_second", "frames / s"),
+    ("rss_mb", "resident memory, MB"),
+)
+
+
+def draw(folders: Sequence[Path], output: Path) -> Path:
+    """Draws return, lag, entropy, clipping, speed and memory of runs over frames and writes `output`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), constrained_layout=True)
+    for folder in folders:
+        rows = read_csv(folder / "metrics.csv")
+        for axis, (column, label) in zip(axes.flat, _PANELS):
+            points = [(float(r["frames"]) / 1e6, float(r[column])) for r in rows if r.get(column)]
+            if points:
+                axis.plot(*zip(*points), label=folder.name, linewidth=1.4)
+            axis.set(ylabel=label, xlabel="million frames")
+            axis.grid(alpha=0.3)
+        episodes = read_csv(folder / "episodes.csv")
+        axes[0, 0].scatter(
+            [float(e["frames"]) / 1e6 for e in episodes], [float(e["score"]) for e in episodes],
+            s=2, alpha=0.12, color="grey", zorder=0,
+        )  # fmt: skip
+    if len(folders) > 1:
+        axes[0, 0].legend()
+    minutes = [float(rows[-1]["wall_seconds"]) / 60 for rows in [read_csv(f / "metrics.csv") for f in folders] if rows]
+    figure.suptitle(", ".join(f"{f.name}: {m:.0f} min" for f, m in zip(folders, minutes)))
+    temporary = output.with_suffix(".tmp.png")
+    figure.savefig(temporary, dpi=110)
+    plt.close(figure)
+    temporary.replace(output)
+    return output
+
+
+def main(arguments: list[str]) -> int:
+    """The command `impala plot`."""
+    output = None
+    if "--output" in arguments:
+        index = arguments.index("--output")
+        if index + 1 == len(arguments):
+            raise config_lib.ConfigError(["--output: has no value; expected --output FILE"])
+        output = Path(arguments[index + 1])
+        arguments = arguments[:index] + arguments[index + 2 :]
+    folders = [Path(argument) for argument in arguments]
+    problems = [f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()]
+    if problems or not folders:
+        raise config_lib.ConfigError(problems or ["impala plot: no run given; expected impala plot RUN…"])
+    print(draw(folders, output or folders[0] / "curves.png"))
+    return 0

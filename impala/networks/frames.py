@@ -1,0 +1,40 @@
+"""Stacking of single frames, time-major; the same functions serve the actor (n = 1) and the learner (n = T+1).
+
+Input: frames [n+k−1, B, H, W], where frame i+k−1 is the observation at time i and the first k−1 are the older planes of
+the stack at time 0, already zero where the episode is younger. is_first [n, B]. A plane older than its episode is zero.
+"""
+
+import tensorflow as tf
+
+
+def stack_planes(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor:
+    """Returns stacks [n, B, H, W, k], oldest plane first."""
+    return tf.stack(_planes(frames, is_first, num_stacked), axis=-1)
+
+
+def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block: int) -> tf.Tensor:
+    """Returns the same stacks as [n, B, H/block, W/block, k·block²]: each block of pixels becomes channels.
+
+    A convolution with stride `block` sees the same numbers in runs of block² instead of k, which is what makes the
+    first layer and the stacking itself cheap on a CPU (`BlockConv`).
+    """
+    n_k, b, h, w = (frames.shape[i] if frames.shape[i] is not None else tf.shape(frames)[i] for i in range(4))
+    blocks = tf.reshape(frames, [n_k, b, h // block, block, w // block, block])
+    blocks = tf.transpose(blocks, [0, 1, 2, 4, 3, 5])
+    blocks = tf.reshape(blocks, [n_k, b, h // block, w // block, block * block])
+    return tf.concat(_planes(blocks, is_first, num_stacked), axis=-1)
+
+
+def _planes(frames, is_first, num_stacked):
+    """Returns k arrays [n, B, …]: at time i the frames of age k−1, …, 0, zeroed where an episode began since."""
+    n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
+    same_episode, planes = tf.ones_like(is_first), []
+    for age in range(num_stacked):
+        if age:  # a frame of this age is of the same episode iff none of is_first[i−age+1 … i] is set
+            before = tf.zeros_like(is_first[: age - 1])
+            same_episode &= ~tf.concat([before, is_first], axis=0)[:n]
+        keep = tf.cast(same_episode, frames.dtype)
+        keep = tf.reshape(keep, tf.concat([tf.shape(keep), tf.ones([len(frames.shape) - 2], tf.int32)], axis=0))
+        start = num_stacked - 1 - age
+        planes.append(frames[start : start + n] * keep)
+    return planes[::-1]

@@ -1,0 +1,140 @@
+"""Choose one torso: observations and is_first, time-major, to features [n·B, F].
+
+| name      | layers | source |
+|---|---|---|
+| `mlp`     | hidden sizes of your choice, tanh | – |
+| `shallow` | conv 16@8×8/4, 32@4×4/2, dense 256 | A3C, Mnih et al. 2016 |
+| `nature`  | conv 32@8×8/4, 64@4×4/2, 64@3×3/1, dense 512 | DQN, Mnih et al. 2015 |
+| `resnet`  | 3 × (conv 3×3, max-pool 3×3/2, 2 residual blocks) with 16, 32, 32 channels, dense 256 | IMPALA, figure 3 |
+
+Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from impala.networks import frames
+
+layers = tf.keras.layers
+Torso = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_BLOCK = 4  # pixels; the stride of the first convolution
+
+
+def make(name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), seed: int = 0, bfloat16: bool = False) -> Torso:
+    """Makes the torso called `name`; `num_stacked` frames are stacked, `hidden_sizes` serve the MLP."""
+    build = _Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
+    if name == "mlp":
+        return Mlp(hidden_sizes, build)
+    if name == "shallow":
+        return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, build)
+    if name == "nature":
+        return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, build)
+    if name == "resnet":
+        return ResNet((16, 32, 32), 256, num_stacked, build)
+    raise ValueError(f"network.torso: {name!r} is unknown; expected mlp, shallow, nature or resnet")
+
+
+class _Builder:
+    """Makes layers that share a dtype policy and draw their initial weights from consecutive seeds."""
+
+    def __init__(self, seeds: Iterator[int], dtype: str):
+        self._seeds, self.dtype = seeds, dtype
+
+    def initializer(self):
+        return tf.keras.initializers.Orthogonal(gain=2**0.5, seed=next(self._seeds))
+
+    def conv(self, channels, size, stride=1, padding="valid", activation=None):
+        return layers.Conv2D(
+            channels, size, stride, padding, activation=activation,
+            kernel_initializer=self.initializer(), dtype=self.dtype,
+        )  # fmt: skip
+
+    def dense(self, units, activation):
+        return layers.Dense(units, activation, kernel_initializer=self.initializer(), dtype=self.dtype)
+
+
+class Mlp(tf.Module):
+    """Flattens an observation and applies dense layers with tanh."""
+
+    def __init__(self, hidden_sizes: Sequence[int], build: _Builder):
+        super().__init__("mlp")
+        self._layers = [build.dense(units, "tanh") for units in hidden_sizes]
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+        size = int(tf.TensorShape(observation.shape[2:]).num_elements())
+        x = tf.cast(tf.reshape(observation, [-1, size]), tf.float32)  # [n·B, size]
+        for layer in self._layers:
+            x = layer(x)
+        return tf.cast(x, tf.float32)
+
+
+class BlockConv(tf.Module):
+    """An s×s/(b) convolution without padding, s a multiple of b, on frames whose b×b blocks were turned into channels.
+
+    The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D`.
+    """
+
+    def __init__(self, channels: int, size: int, block: int, num_stacked: int, build: _Builder):
+        super().__init__("block_conv")
+        self._shape = (size // block, block, size // block, block, num_stacked, channels)
+        self._dtype = tf.bfloat16 if "bfloat16" in build.dtype else tf.float32
+        self.kernel = tf.Variable(build.initializer()([size, size, num_stacked, channels]), name="kernel")
+        self.bias = tf.Variable(tf.zeros([channels]), name="bias")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        outer, block, _, _, num_stacked, channels = self._shape
+        kernel = tf.transpose(tf.reshape(self.kernel, self._shape), [0, 2, 4, 1, 3, 5])
+        kernel = tf.reshape(kernel, [outer, outer, num_stacked * block * block, channels])
+        x = tf.nn.conv2d(x, tf.cast(kernel, self._dtype), strides=1, padding="VALID")
+        return tf.nn.relu(tf.nn.bias_add(x, tf.cast(self.bias, self._dtype)))
+
+
+class AtariTorso(tf.Module):
+    """Convolutions (channels, size, stride) with ReLU, the first of stride 4, then one dense layer."""
+
+    def __init__(self, convolutions: Sequence[tuple[int, int, int]], units: int, num_stacked: int, build: _Builder):
+        super().__init__("atari_torso")
+        (channels, size, stride), *rest = convolutions
+        assert stride == _BLOCK and size % _BLOCK == 0, "the first layer is a block convolution"
+        self._num_stacked = num_stacked
+        self._first = BlockConv(channels, size, _BLOCK, num_stacked, build)
+        self._rest = [build.conv(c, s, stride, activation="relu") for c, s, stride in rest]
+        self._dense = build.dense(units, "relu")
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+        x = frames.stack_blocks(observation, is_first, self._num_stacked, _BLOCK)  # [n, B, H/4, W/4, 16k]
+        x = tf.reshape(x, [-1, *x.shape[2:]])
+        x = tf.cast(x, self._first._dtype) * (1 / 255)
+        x = self._first(x)
+        for layer in self._rest:
+            x = layer(x)
+        x = self._dense(tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
+        return tf.cast(x, tf.float32)  # [n·B, units]
+
+
+class ResNet(tf.Module):
+    """The paper's deep network: sections of a convolution, a max-pool and two residual blocks."""
+
+    def __init__(self, channels: Sequence[int], units: int, num_stacked: int, build: _Builder):
+        super().__init__("resnet")
+        self._num_stacked, self._dtype = num_stacked, build.dtype
+        self._sections = [
+            (build.conv(c, 3, padding="same"), [[build.conv(c, 3, padding="same") for _ in range(2)] for _ in range(2)])
+            for c in channels
+        ]
+        self._dense = build.dense(units, "relu")
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+        x = frames.stack_planes(observation, is_first, self._num_stacked)  # [n, B, H, W, k]
+        x = tf.cast(tf.reshape(x, [-1, *x.shape[2:]]), tf.float32) * (1 / 255)
+        for conv, blocks in self._sections:
+            x = tf.nn.max_pool2d(conv(x), ksize=3, strides=2, padding="SAME")
+            for block in blocks:
+                y = x
+                for layer in block:
+                    y = layer(tf.nn.relu(y))
+                x += y
+        x = self._dense(tf.reshape(tf.nn.relu(x), [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
+        return tf.cast(x, tf.float32)

@@ -1,0 +1,1 @@
+"""The maps: one architecture, one file; each wires stations into a Launchpad program."""

@@ -1,0 +1,117 @@
+"""What runs inside an actor's process."""
+
+import time
+
+import numpy as np
+
+from impala.config import Config
+from impala.programs.compose import network_arguments
+from impala.programs.run import Run
+from impala.types import EnvironmentSpec, Episode, Origin
+
+
+class ActorNode:
+    """Steps one actor's environments in lanes, writes chunks, fetches weights, reports to the learner.
+
+    Args:
+      table: `reverb.Client`.
+      learner: RPC client of `LearnerNode`.
+    """
+
+    _REPORT_SECONDS = 1.0
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, table, learner):
+        from impala import networks
+        from impala.launching import processes
+        from impala.learning import learners, weights
+
+        self._stop = processes.prepare("actor", index)
+        processes.use_gpu(False)
+        processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
+        self._config, self._spec, self._run, self._index = config, spec, run, index
+        self._learner = learner
+        table.server_info(timeout=60)  # a writer would wait for a missing server for ever
+        self._network = networks.make(spec, **network_arguments(config))
+        self._fetcher = weights.Fetcher(learner.futures.get_weights, lambda w: learners.assign_weights(self._network, w))
+        self._lanes = self._make_lanes(table)
+
+    def _make_lanes(self, table) -> list:
+        from impala import environments
+        from impala.acting import actors, chunks, policies
+
+        actor, length = self._config.actor, self._config.learner.unroll_length
+        num_each = actor.num_environments // actor.num_lanes
+        logits, lanes = policies.network_logits(self._network), []
+        self._sink = chunks.TableSink(
+            table, "queue", should_stop=self._stop.is_set, max_pending=num_each
+        )
+        for lane in range(actor.num_lanes):
+            first = lane * num_each
+            origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)
+            lanes.append(actors.Actor(
+                environments.make(
+                    self._config.environment.name, num_environments=num_each,
+                    protocol=self._config.environment.protocol,
+                    num_threads=max(1, actor.num_environment_threads // actor.num_lanes),
+                ),
+                policies.Policy(logits, self._spec, num_each, seed=self._seed(lane)),
+                chunks.UnrollWriter(self._spec, num_each, unroll_length=length, origin=origin, sink=self._sink),
+                # The lanes share one network: the first brings it up to date for all of them.
+                self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
+                unroll_length=length, index=self._index, first_environment=first,
+            ))  # fmt: skip
+        return lanes
+
+    def _seed(self, lane: int) -> int:
+        """Distinct for every lane of every actor in every launch."""
+        entropy = [self._config.seed, self._run.incarnation, self._index, lane]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0] % 2**30)
+
+    def run(self) -> None:
+        from impala.acting import actors
+        from impala.launching import processes
+
+        num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
+        loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
+        report = _Reporter(self._learner, self._index, self._REPORT_SECONDS)
+        for count, episodes in enumerate(actors.interleave(loops)):
+            if self._stop.is_set():
+                break
+            report.add(episodes)
+            if count % (num_lanes * (length + 1)) == num_lanes * length:  # the unrolls' last step has begun
+                self._fetcher.prefetch()
+            if report.due():
+                report.send(self._shares())
+        processes.finish()
+
+    def _shares(self) -> dict[str, float]:
+        shares = [actor.account.fractions() for actor in self._lanes]
+        total = {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}
+        return total | {"blocked": self._sink.blocked_fraction()}
+
+
+class _Reporter:
+    """Sends episodes and shares of time to the learner; what was not acknowledged is sent again."""
+
+    def __init__(self, learner, index: int, period_seconds: float):
+        self._learner, self._index, self._period = learner, index, period_seconds
+        self._waiting: list[Episode] = []
+        self._sent: list[Episode] = []
+        self._future, self._number, self._due = None, 0, time.monotonic() + period_seconds
+
+    def add(self, episodes: list[Episode]) -> None:
+        self._waiting += episodes
+
+    def due(self) -> bool:
+        return time.monotonic() > self._due
+
+    def send(self, shares: dict[str, float]) -> None:
+        self._due = time.monotonic() + self._period
+        if self._future is not None:
+            if not self._future.done():
+                return
+            if self._future.exception() is None:
+                self._sent, self._number = [], self._number + 1
+        self._sent, self._waiting = self._sent + self._waiting, []
+        episodes = [tuple(episode) for episode in self._sent]
+        self._future = self._learner.futures.report(self._index, self._number, shares, episodes)

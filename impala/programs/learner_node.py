@@ -1,0 +1,197 @@
+"""What runs inside the learner's process."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from impala.config import Config
+from impala.programs.compose import make_learner, network_arguments
+from impala.programs.run import Run
+from impala.types import Chunk, EnvironmentSpec, Episode
+
+
+class LearnerNode:
+    """Trains on what the table gives, serves weights, gathers metrics, checkpoints. Public methods are RPCs.
+
+    Args:
+      table: `reverb.Client`.
+    """
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
+        from impala import networks
+        from impala.launching import processes
+        from impala.learning import checkpoints, optimizers, weights
+        from impala.monitoring import metrics
+
+        self._stop = processes.prepare("learner")
+        processes.use_gpu(True)
+        processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
+        self._config, self._spec, self._run, self._table = config, spec, run, table
+        network = networks.make(spec, **network_arguments(config))
+        self._learner = make_learner(config, network)
+        self._publisher = weights.Publisher()
+        self._checkpoints = checkpoints.Checkpoints(
+            run.folder / "checkpoints", num_kept=config.num_checkpoints,
+            network=network, optimizer=self._learner.optimizer,
+        )  # fmt: skip
+        state = self._checkpoints.restore(report=logging.warning) or {}
+        self._learner.num_updates = int(state.get("updates", 0))
+        self._monitor = metrics.Monitor(
+            run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,
+            started=run.started,
+        )  # fmt: skip
+        schedule = optimizers.SCHEDULES[config.learner.learning_rate_schedule]
+        self._learning_rate = schedule(config.learner.learning_rate, config.total_frames)
+        self._feeder, self._reports = None, {}
+        self._publisher.publish(self._learner.weights())
+
+    # --- RPCs ---
+
+    def get_weights(self, newer_than: int) -> tuple[int, list]:
+        """Returns (version, arrays), without arrays when `newer_than` is up to date."""
+        return self._publisher.get(newer_than)
+
+    def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
+        """Takes an actor's report; one with a number already seen is a repetition and is dropped."""
+        if self._reports.get(actor, -1) < number:
+            self._reports[actor] = number
+            self._monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
+
+    def status(self) -> dict[str, Any]:
+        """Returns the last row of metrics."""
+        return self._monitor.status()
+
+    def step(self) -> dict[str, float]:
+        """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
+        if self._feeder is None:
+            self._feeder = self._make_feeder()
+        started = time.monotonic()
+        batch = self._feeder.get(timeout_seconds=1.0)
+        self._monitor.add_wait(time.monotonic() - started)
+        if batch is None:
+            return {}
+        result = self._learner.update(batch, self._learning_rate(self._monitor.frames))
+        self._publisher.publish(self._learner.weights())
+        self._monitor.add_update(self._learner.num_updates, result.metrics, batch.weights_version.numpy())
+        return result.metrics
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        from impala.launching import processes
+
+        jobs = [
+            _Periodically(self._config.log_period_seconds, self._log),
+            _Periodically(self._config.checkpoint_period_seconds, self._save),
+        ]
+        profiler = _Profiler(self._run.folder / "profile") if self._run.profile else None
+        while not self._stop.is_set() and not self._is_done():
+            if not self.step():
+                self._check_table()
+            elif profiler:
+                profiler.after_update()
+            for job in jobs:
+                job.maybe_run()
+        self._save(last=True)
+        self._log()
+        self._monitor.close()
+        processes.finish()
+
+    def _is_done(self) -> bool:
+        target, mean = self._config.target_return, self._monitor.return_mean
+        return self._monitor.frames >= self._config.total_frames or (
+            target is not None and mean is not None and mean >= target
+        )
+
+    def _make_feeder(self):
+        from impala.replay import datasets, tables
+
+        learner = self._config.learner
+        return datasets.Feeder(
+            lambda: datasets.chunks(self._table.server_address, tables.QUEUE, max_in_flight=learner.batch_size),
+            batch_size=learner.batch_size,
+            num_prefetched=learner.num_prefetched_batches,
+            record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
+            if self._config.record_chunks
+            else None,
+        )
+
+    def _queue_fill(self) -> float | None:
+        try:
+            info = self._table.server_info(timeout=2)["queue"]
+        except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
+            logging.warning("the table did not answer: %s", error)
+            return None
+        return info.current_size / info.max_size
+
+    def _log(self) -> None:
+        counts = dict(skipped_updates=self._learner.num_skipped)
+        if self._feeder:
+            deduplicator = self._feeder.deduplicator
+            counts |= dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
+        self._monitor.write_row(
+            learning_rate=self._learning_rate(self._monitor.frames), queue_fill=self._queue_fill(), counts=counts
+        )
+
+    def _save(self, last: bool = False) -> None:
+        import tensorflow as tf
+
+        try:
+            self._checkpoints.save(self._learner.num_updates, self._monitor.state())
+        except (OSError, tf.errors.OpError) as error:
+            if last:
+                raise
+            logging.error("checkpoint failed, the older ones stay; will try again: %s", error)
+
+    def _check_table(self) -> None:
+        if self._queue_fill() is None:
+            logging.warning("no batch, and the table is silent")
+
+
+class _Periodically:
+    """Runs a job at most once a period."""
+
+    def __init__(self, seconds: float, job: Callable[[], None]):
+        self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds
+
+    def maybe_run(self) -> None:
+        if time.monotonic() >= self._due:
+            self._job()
+            self._due = time.monotonic() + self._seconds
+
+
+class _Profiler:
+    """Writes a TensorFlow profile of a hundred updates, after a warm-up."""
+
+    _FIRST, _LAST = 50, 150
+
+    def __init__(self, folder: Path):
+        self._folder, self._count = folder, 0
+
+    def after_update(self) -> None:
+        import tensorflow as tf
+
+        self._count += 1
+        if self._count == self._FIRST:
+            tf.profiler.experimental.start(str(self._folder))
+        elif self._count == self._LAST:
+            tf.profiler.experimental.stop()
+            logging.info("profile of %d updates in %s", self._LAST - self._FIRST, self._folder)
+
+
+class _Recorder:
+    """Keeps the first chunks of a run as .npz files."""
+
+    def __init__(self, folder: Path, num_chunks: int):
+        self._folder, self._num_chunks, self._count = folder, num_chunks, 0
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, chunk: Chunk) -> None:
+        if self._count < self._num_chunks:
+            arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
+            np.savez_compressed(self._folder / f"{self._count:06d}.npz", **arrays)
+            self._count += 1

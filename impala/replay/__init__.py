@@ -1,0 +1,1 @@
+"""Between actors and learner: tables (queue) and datasets (table → time-major batches)."""

@@ -1,0 +1,126 @@
+"""From a table to time-major batches, in a thread of its own.
+
+Reverb's blocking calls swallow signals and outlive a dead server, so only the feeder thread makes them; the training
+thread takes batches from a bounded queue with a time limit.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import reverb
+import tensorflow as tf
+
+from impala.types import Chunk, Origin
+
+
+def chunks(server_address: str, table: str, *, max_in_flight: int) -> Iterator[Chunk]:
+    """Yields chunks of tensors from a queue, in order; blocks while it is empty.
+
+    Args:
+      max_in_flight: chunks fetched ahead; they left the table, so each adds to the policy lag.
+    """
+    dataset = reverb.TrajectoryDataset.from_table_signature(
+        server_address,
+        table,
+        max_in_flight_samples_per_worker=max_in_flight,
+        num_workers_per_iterator=1,  # more would not keep the order
+        get_signature_timeout_secs=60,
+    ).prefetch(max_in_flight)
+    for sample in dataset:
+        yield Chunk(**sample.data)
+
+
+class Deduplicator:
+    """Drops chunks that were delivered twice and counts those that never came.
+
+    A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
+    rises by one, so a number already passed is a duplicate and a number left out a gap.
+    """
+
+    def __init__(self):
+        self._last_seq: dict[tuple, int] = {}
+        self.num_duplicates = self.num_gaps = 0
+
+    def is_new(self, origin: Origin) -> bool:
+        """Returns whether a chunk from `origin` is seen for the first time."""
+        source = origin[:-1]
+        last = self._last_seq.get(source, origin.seq - 1)
+        if origin.seq <= last:
+            self.num_duplicates += 1
+            return False
+        self.num_gaps += origin.seq - last - 1
+        self._last_seq[source] = origin.seq
+        return True
+
+
+_WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
+
+
+def stack(chunks: list[Chunk]) -> Chunk:
+    """Stacks B chunks after time: fields become tensors [T, B, …], those without time [B, …]."""
+    return Chunk(*(
+        tf.stack(field, axis=0 if name in _WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
+        for name, field in zip(Chunk._fields, zip(*chunks))
+    ))  # fmt: skip
+
+
+class Feeder:
+    """Owns the chunk iterator, batches, and hands batches over through a bounded queue.
+
+    Args:
+      make_chunks: makes the iterator; called in the feeder's thread.
+      batch_size: B.
+      num_prefetched: batches that may wait in the queue, each an update of policy lag.
+      record: called with every chunk, for `--record-chunks`.
+    """
+
+    def __init__(
+        self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int, num_prefetched: int = 1, record=None
+    ):
+        self._make_chunks, self._batch_size, self._record = make_chunks, batch_size, record
+        self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self.deduplicator = Deduplicator()
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        """Returns the next batch, or None when there is none in time. Raises what the feeder's thread raised."""
+        try:
+            return self._batches.get(timeout=timeout_seconds)
+        except queue.Empty:
+            if self._error is not None:
+                raise self._error from None
+            return None
+
+    def stop(self) -> None:
+        """Ends the thread when it next wakes; does not wait for it, since it may sit in a Reverb call for ever."""
+        self._stopped.set()
+
+    def _run(self):
+        try:
+            collected = []
+            for chunk in self._make_chunks():
+                if self._stopped.is_set():
+                    return
+                if not self.deduplicator.is_new(Origin(*chunk.origin.numpy().tolist())):
+                    continue
+                if self._record:
+                    self._record(chunk)
+                collected.append(chunk)
+                if len(collected) == self._batch_size:
+                    self._put(stack(collected))
+                    collected = []
+            if not self._stopped.is_set():
+                raise RuntimeError("the table's stream ended; expected it to go on until the run stops")
+        except BaseException as error:  # handed to the training thread, which ends the run
+            self._error = error
+
+    def _put(self, batch: Chunk) -> None:
+        while not self._stopped.is_set():
+            try:
+                return self._batches.put(batch, timeout=0.5)
+            except queue.Full:
+                continue

@@ -1,0 +1,27 @@
+"""Reverb tables whose items are one chunk each, written as one Reverb step."""
+
+import reverb
+import tensorflow as tf
+
+from impala.types import ArraySpec, Chunk, num_bytes
+
+QUEUE = "queue"
+
+
+def signature(spec: Chunk) -> dict[str, tf.TensorSpec]:
+    """Returns the Reverb signature of chunks with `spec` (see `types.chunk_spec`)."""
+    return {
+        name: tf.TensorSpec(field.shape, field.dtype, name)
+        for name, field in spec._asdict().items()
+        if isinstance(field, ArraySpec)
+    }
+
+
+def queue(spec: Chunk, max_size: int) -> reverb.Table:
+    """Returns a first-in-first-out table that gives every chunk out once and holds writers back when it is full."""
+    return reverb.Table.queue(QUEUE, max_size, signature=signature(spec))
+
+
+def max_bytes(spec: Chunk, max_size: int) -> int:
+    """Returns an upper bound of a table's memory: its chunks, uncompressed."""
+    return max_size * num_bytes(spec)
