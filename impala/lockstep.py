@@ -55,8 +55,6 @@ class Lockstep:
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self.frames, self.num_episodes = 0, 0
-        schedule = optimizers.SCHEDULES[config.learner.learning_rate_schedule]
-        self._learning_rate = schedule(config.learner.learning_rate, config.total_frames)
         self._actor = actors.Actor(
             self.environment,
             policies.Policy(policies.network_logits(self._acting), spec, num_environments, seed=config.seed),
@@ -67,29 +65,32 @@ class Lockstep:
             self._sync_weights,
             unroll_length=config.learner.unroll_length,
         )  # fmt: skip
+        self._steps = self._actor.steps(config.seed)
 
     def _sync_weights(self) -> int:
         self._versions.append(self.learner.weights())
         learners.assign_weights(self._acting, self._versions[0])
         return self._versions[0].version
 
-    def updates(self) -> Iterator[Update]:
-        """Yields after every update, until `total_frames` were trained on."""
+    def updates(self, total_frames: int | None = None) -> Iterator[Update]:
+        """Yields after every update, until `total_frames` (by default the configured) were trained on.
+
+        Calling it again with a larger number goes on where the last call ended.
+        """
+        total_frames = total_frames or self._config.total_frames
+        schedule = optimizers.SCHEDULES[self._config.learner.learning_rate_schedule]
+        learning_rate = schedule(self._config.learner.learning_rate, total_frames)
         finished: list[Episode] = []
-        steps = self._actor.steps(self._config.seed)
-        while self.frames < self._config.total_frames:
+        while self.frames < total_frames:
             while not self._unroll:
-                finished += next(steps)
+                finished += next(self._steps)
             batch = datasets.stack(self._unroll)
             self._unroll.clear()
-            yield self._update(batch, finished)
+            result = self.learner.update(batch, learning_rate(self.frames))
+            self.frames += int(result.metrics["num_transitions"]) * self.environment.spec.frames_per_step
+            self.num_episodes += len(finished)
+            yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
             finished = []
-
-    def _update(self, batch: Chunk, finished: list[Episode]) -> Update:
-        result = self.learner.update(batch, self._learning_rate(self.frames))
-        self.frames += int(result.metrics["num_transitions"]) * self.environment.spec.frames_per_step
-        self.num_episodes += len(finished)
-        return Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
 
 
 def mean_return(updates: Iterator[Update], *, target: float | None = None, window: int = 100) -> float:

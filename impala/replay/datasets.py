@@ -54,13 +54,13 @@ class Deduplicator:
         return True
 
 
-_WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
+WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
 
 
 def stack(chunks: list[Chunk]) -> Chunk:
     """Stacks B chunks after time: fields become tensors [T, B, …], those without time [B, …]."""
     return Chunk(*(
-        tf.stack(field, axis=0 if name in _WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
+        tf.stack(field, axis=0 if name in WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
         for name, field in zip(Chunk._fields, zip(*chunks))
     ))  # fmt: skip
 

@@ -1,0 +1,116 @@
+"""IMPALA in three lines, for scripts and notebooks; it trains in this process, in lockstep.
+
+    from impala import Impala
+    agent = Impala("CartPole-v1", correction="vtrace").learn(total_steps=300_000)
+    print(agent.evaluate(episodes=10))
+"""
+
+import collections
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from impala import config as config_lib
+from impala import environments, lockstep
+from impala.learning import checkpoints
+from impala.monitoring import evaluation
+
+# Small observations: the settings of configs/cartpole.yaml. Frames: those of configs/pong.yaml.
+_VECTORS = {
+    "network.torso": "mlp", "learner.unroll_length": 20, "learner.batch_size": 16, "learner.learning_rate": 3e-3,
+    "loss.reward_clipping": "none", "loss.baseline_cost": 0.005,
+}  # fmt: skip
+_FRAMES = {"network.torso": "shallow", "learner.unroll_length": 20, "learner.batch_size": 32, "learner.learning_rate": 5e-4}
+
+
+class Evaluation(NamedTuple):
+    """Mean score, half of its 95 % interval, and the scores."""
+
+    mean: float
+    half_interval: float
+    scores: list[float]
+
+
+class Impala:
+    """An IMPALA agent for `environment`: `atari:<game>`, `catch` or a gymnasium id.
+
+    Args:
+      correction: a name of `impala.corrections.SCHEMES`.
+      lag: updates by which the acting weights are older than the learning ones; exact.
+      seed: same seed, same agent.
+      overrides: any key of a configuration, e.g. {"learner.learning_rate": 1e-3}.
+
+    Raises:
+      ConfigError: the environment or a key is unknown, or a value is out of range.
+    """
+
+    def __init__(self, environment: str, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
+        problem = environments.check_name(environment)
+        if problem:
+            raise config_lib.ConfigError([problem])
+        defaults = _FRAMES if environment.startswith("atari:") else _VECTORS
+        chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
+        self._begin(config_lib.build({}, defaults | chosen | (overrides or {})), lag)
+
+    def _begin(self, config: config_lib.Config, lag: int) -> None:
+        self.config, self._lag = config, lag
+        self._lockstep = lockstep.Lockstep(config, lag=lag)
+        self._scores: collections.deque[float] = collections.deque(maxlen=100)
+
+    @property
+    def network(self):
+        """The network that learns."""
+        return self._lockstep.network
+
+    def learn(self, total_steps: int, *, target_return: float | None = None, on_update=None) -> "Impala":
+        """Trains on `total_steps` more agent steps, or until the last 100 episodes' mean score reaches the target.
+
+        Args:
+          on_update: called with every `lockstep.Update`.
+        """
+        step_frames = self._lockstep.environment.spec.frames_per_step
+        for update in self._lockstep.updates(self._lockstep.frames + total_steps * step_frames):
+            self._scores.extend(episode.score for episode in update.episodes)
+            if on_update:
+                on_update(update)
+            if target_return is not None and len(self._scores) == 100 and np.mean(self._scores) >= target_return:
+                break
+        return self
+
+    def evaluate(self, episodes: int = 10, *, greedy: bool = True) -> Evaluation:
+        """Plays episodes with seeds of their own."""
+        seed = 2**30 + self.config.seed
+        scores = evaluation.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
+        return Evaluation(*evaluation.interval(scores), scores)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes configuration, weights and optimizer into the folder `path` and returns it."""
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        self._checkpoints(path).save(
+            self._lockstep.learner.num_updates, dict(frames=self._lockstep.frames, lag=self._lag)
+        )
+        (path / "config.yaml").write_text(config_lib.dump(self.config))
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Impala":
+        """Returns the agent that `save` wrote to `path`, ready to play or to learn on.
+
+        Raises:
+          ConfigError: there is no agent at `path`.
+        """
+        path = Path(path)
+        state = checkpoints.read_state(path / "checkpoints")
+        if state is None:
+            raise config_lib.ConfigError([f"{path}: holds no agent; expected a folder that Impala.save wrote"])
+        agent = cls.__new__(cls)
+        agent._begin(config_lib.load(path / "config.yaml"), state.get("lag", 0))
+        state = agent._checkpoints(path).restore()
+        agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]
+        return agent
+
+    def _checkpoints(self, path: Path) -> checkpoints.Checkpoints:
+        learner = self._lockstep.learner
+        return checkpoints.Checkpoints(path / "checkpoints", network=self.network, optimizer=learner.optimizer)

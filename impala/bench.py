@@ -1,0 +1,293 @@
+"""`impala bench`: the rate of each part alone, the machine's bound, and how close the whole comes to it.
+
+A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
+batch, one update on a batch in memory, chunks through a Reverb table. One agent step costs all four, so the machine
+cannot train faster than the bound
+
+    1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
+
+The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both.
+"""
+
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+
+from impala import config as config_lib
+
+_PART_SECONDS, _TRAIN_SECONDS, _WARM_UP_SECONDS = 6.0, 75.0, 30.0
+_DEFAULT = """
+environment: {name: "atari:pong"}
+learner: {unroll_length: 20, batch_size: 32}
+replay: {queue_size: 64}
+"""
+
+
+def bound(env: float, inference: float, learner: float, table: float) -> float:
+    """Returns the agent steps per second of a machine that wastes nothing, from the rates of its parts alone."""
+    return 1.0 / (1.0 / env + 1.0 / inference + 1.0 / learner + 1.0 / table)
+
+
+def rate(call: Callable[[], int], seconds: float) -> float:
+    """Calls `call` for `seconds` after a warm-up of a fifth of it; returns the steps per second that it counts."""
+    warm = time.perf_counter() + seconds / 5
+    while time.perf_counter() < warm:
+        call()
+    started, steps = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        steps += call()
+    return steps / (time.perf_counter() - started)
+
+
+def environment_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of one actor's environments with random actions on all cores."""
+    import numpy as np
+
+    environment = _make_environment(config, config.actor.num_environments)
+    random, n = np.random.default_rng(0), environment.num_environments
+    environment.reset(0)
+
+    def step():
+        environment.send(random.integers(environment.spec.num_actions, size=n).astype(np.int32))
+        environment.receive()
+        return n
+
+    return rate(step, seconds)
+
+
+def inference_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of inference for all environments of one actor at once on all cores."""
+    import numpy as np
+
+    from impala import networks
+    from impala.acting import policies
+    from impala.launching import processes
+    from impala.programs.compose import network_arguments
+
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    spec = _make_environment(config, 1).spec
+    network = networks.make(spec, **network_arguments(config))
+    logits = policies.network_logits(network)
+    n = config.actor.num_environments
+    shape, dtype = spec.observation
+    window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
+    is_first = np.zeros((1, n), bool)
+
+    def infer():
+        logits(window, is_first)
+        return n
+
+    return rate(infer, seconds)
+
+
+def learner_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of updates on a batch in memory on all cores."""
+    from impala import networks
+    from impala.launching import processes
+    from impala.programs.compose import make_learner, network_arguments
+
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    processes.use_gpu(True)
+    spec = _make_environment(config, 1).spec
+    learner = make_learner(config, networks.make(spec, **network_arguments(config)))
+    batch = _random_batch(config, spec)
+
+    def update():
+        learner.update(batch, 1e-5)
+        return config.steps_per_update
+
+    return rate(update, seconds)
+
+
+def vtrace_fraction(config: config_lib.Config, seconds: float) -> float:
+    """Share of V-trace in the learner's step: its own time alone over the step's time alone, on the same batch."""
+    import tensorflow as tf
+
+    from impala import networks
+    from impala.launching import processes
+    from impala.programs.compose import make_correction, make_learner, network_arguments
+
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    spec = _make_environment(config, 1).spec
+    learner = make_learner(config, networks.make(spec, **network_arguments(config)))
+    batch = _random_batch(config, spec)
+    correction = tf.function(make_correction(config), autograph=False)
+    value = tf.random.normal([config.learner.unroll_length + 1, config.learner.batch_size])
+    arguments = dict(
+        v_tm1=value[:-1], v_t=value[1:], r_t=batch.r_t, discount_t=batch.discount_t, log_rho_tm1=0.1 * value[1:],
+        mask_t=tf.ones_like(batch.r_t),
+    )  # fmt: skip
+
+    def correct():
+        correction(**arguments).target_tm1.numpy()
+        return 1
+
+    def update():
+        learner.update(batch, 1e-5)
+        return 1
+
+    return rate(update, seconds / 2) / rate(correct, seconds / 2)
+
+
+def table_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of chunks written to a Reverb queue and read back as batches, one process, all cores."""
+    import reverb
+
+    from impala.acting import chunks
+    from impala.replay import datasets, tables
+    from impala.types import chunk_spec
+
+    spec = _make_environment(config, 1).spec
+    length = config.learner.unroll_length
+    server = reverb.Server([tables.queue(chunk_spec(spec, length), config.replay.queue_size)], port=None)
+    address = f"localhost:{server.port}"
+    sink = chunks.TableSink(reverb.Client(address), tables.QUEUE, should_stop=lambda: False, max_pending=16)
+    batch_size = config.learner.batch_size
+    feeder = datasets.Feeder(
+        lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=batch_size), batch_size=batch_size
+    )
+    batch = _random_batch(config, spec)  # real frames compress; these hardly do
+    unstacked = [
+        batch._replace(**{
+            name: field.numpy()[i] if name in datasets.WITHOUT_TIME else field.numpy()[:, i]
+            for name, field in batch._asdict().items() if not isinstance(field, tuple)
+        })
+        for i in range(batch_size)
+    ]  # fmt: skip
+    seq = 0
+
+    def write_and_read():
+        nonlocal seq
+        seq += 1
+        for i, chunk in enumerate(unstacked):
+            chunk.origin[:] = (0, 0, i, 0, seq)
+        sink(unstacked)
+        assert feeder.get(timeout_seconds=60) is not None
+        return batch_size * length
+
+    try:
+        return rate(write_and_read, seconds)
+    finally:
+        feeder.stop()
+
+
+def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
+    """Agent steps/s of the whole program through processes, its warm-up left out, and its memory."""
+    from impala.monitoring.metrics import read_csv
+
+    path = folder / "config.yaml"
+    path.write_text(config_lib.dump(config))
+    budget = ["--total-frames", str(10**9), "--log-period-seconds", "1.0", "--run", str(folder / "run")]
+    command = multiprocessing.get_context("spawn").Process(
+        target=_train_quietly, args=(["--config", str(path), *budget],)
+    )
+    command.start()
+    try:
+        time.sleep(_WARM_UP_SECONDS + _TRAIN_SECONDS)
+    finally:
+        command.terminate()
+        command.join(60)
+    rows = read_csv(folder / "run" / "metrics.csv")
+    if len(rows) < 10:
+        raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; see {folder / 'run' / 'logs'}")
+    end = float(rows[-1]["wall_seconds"])
+    rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
+    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
+    steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
+    mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
+    return dict(
+        train=steps, lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
+        actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
+    )  # fmt: skip
+
+
+def _train_quietly(arguments):
+    from impala import cli
+
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+        cli.train(arguments)
+
+
+def _make_environment(config: config_lib.Config, num_environments: int):
+    from impala import environments
+
+    return environments.make(
+        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol,
+        num_threads=len(os.sched_getaffinity(0)),
+    )  # fmt: skip
+
+
+def _random_batch(config: config_lib.Config, spec):
+    import numpy as np
+    import tensorflow as tf
+
+    from impala.replay import datasets
+    from impala.types import chunk_spec, map_fields
+
+    random = np.random.default_rng(0)
+
+    def draw(field):
+        if field.dtype == np.uint8:
+            return random.integers(0, 255, field.shape).astype(np.uint8)
+        if field.dtype == np.float32:
+            return random.random(field.shape, dtype=np.float32)
+        return np.zeros(field.shape, field.dtype)
+
+    chunk = chunk_spec(spec, config.learner.unroll_length)
+    batch = datasets.stack([map_fields(draw, chunk) for _ in range(config.learner.batch_size)])
+    return map_fields(tf.convert_to_tensor, batch)
+
+
+_PARTS = {"env": environment_rate, "inference": inference_rate, "learner": learner_rate, "table": table_rate}
+
+
+def _alone(function, *arguments):
+    """Runs `function` in a fresh process, so that its TensorFlow takes all cores."""
+    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict[str, float]:
+    """Measures parts, whole, parts again, and returns all rates and what follows from them."""
+    rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()}]
+    report("parts measured once; now the whole")
+    with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
+        whole = train_rate(config, Path(folder))
+    rounds.append({name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()})
+    result = {name: statistics.fmean(measured[name] for measured in rounds) for name in _PARTS}
+    result["bound"] = bound(**result)
+    result |= whole
+    result["fraction_of_bound"] = result["train"] / result["bound"]
+    result["table_over_train"] = result["table"] / result["train"]
+    result["vtrace_fraction_of_learner"] = _alone(vtrace_fraction, config, _PART_SECONDS)
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """The command `impala bench`."""
+    overrides = config_lib.parse_overrides(arguments)
+    path, output = overrides.pop("config", None), overrides.pop("json", None)
+    if path:
+        config = config_lib.load(path, overrides)
+    else:
+        import yaml
+
+        config = config_lib.build(yaml.safe_load(_DEFAULT), overrides)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    result = measure(config)
+    for name in ("env", "inference", "learner", "table", "bound", "train"):
+        print(f"{name:10} {result[name]:10,.0f} agent steps/s")
+    print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; "
+          f"the table path alone at {result['table_over_train']:.0f} × the whole; "
+          f"V-trace takes {100 * result['vtrace_fraction_of_learner']:.1f} % of the learner's step; "
+          f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
+    if output:
+        Path(str(output)).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
