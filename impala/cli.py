@@ -125,7 +125,7 @@ def _launch(config, spec, run, *, profile: bool, started: float) -> int:
             except Exception:  # not started yet, or already gone: the supervisor knows
                 pass
 
-        status = local.supervise(processes, on_tick)
+        status = local.supervise(processes, on_tick, screen.say)
     _print_last_row(run.path)
     return status
 

@@ -118,12 +118,13 @@ def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
     return workers
 
 
-def supervise(processes: Processes, on_tick: Callable[[], None]) -> int:
+def supervise(processes: Processes, on_tick: Callable[[], None], say: Callable[[str], None] = print) -> int:
     """Watches until the learner is done, a node fails or the user interrupts; ends the rest; returns the exit status.
 
     Args:
       processes: of a launched program.
       on_tick: called twice a second.
+      say: tells the user something.
     """
     interrupts: list[int] = []
 
@@ -138,7 +139,7 @@ def supervise(processes: Processes, on_tick: Callable[[], None]) -> int:
                 break
             on_tick()
             time.sleep(_TICK_SECONDS)
-        status = _end(processes, interrupts)
+        status = _end(processes, interrupts, say)
         if not interrupts or len(interrupts) == 1:
             on_tick()
         return status
@@ -148,9 +149,9 @@ def supervise(processes: Processes, on_tick: Callable[[], None]) -> int:
             signal.signal(number, handler)
 
 
-def _end(processes: Processes, interrupts: list[int]) -> int:
+def _end(processes: Processes, interrupts: list[int], say: Callable[[str], None]) -> int:
     if interrupts:
-        print("\nstopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once", file=sys.stderr)
+        say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
     time.sleep(0 if interrupts else _TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
     failed = {} if interrupts else {name: status for name, status in processes.ended().items() if status != 0}
     done = processes.ended().get("learner/0") == 0

@@ -51,6 +51,7 @@ def restore_signals(stop: threading.Event) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, on_sigterm)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # `local.launch` blocked them
 
 
 def check_port_is_free(port: int) -> None:

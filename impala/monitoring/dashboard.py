@@ -54,6 +54,10 @@ class Dashboard:
         if self._live:
             self._live.stop()
 
+    def say(self, text: str) -> None:
+        """Prints a line above the table."""
+        self._console.print(text, soft_wrap=True)
+
     def update(self, row: dict[str, Any]) -> None:
         """Draws `row`; without a terminal prints a line for each new one."""
         is_new = bool(row) and row.get("wall_seconds") != self._row.get("wall_seconds")

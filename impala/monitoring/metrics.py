@@ -69,14 +69,17 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
 
 
 def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
-    """Returns who waits for whom: fractions of time, and the queue's fill, all in [0, 1]."""
-    if learner_wait < 0.05 and actor_blocked < 0.05:
-        return "balanced"
-    if actor_blocked > learner_wait and queue_fill > 0.5:
+    """Returns who waits for whom, from fractions of time and the queue's fill, all in [0, 1].
+
+    Queue full and writers wait: learner-bound. Learner waits and writers do not: actor-bound. Both wait while the
+    queue is not full: the table itself is slow.
+    """
+    learner_waits, actors_wait = learner_wait > 0.05, actor_blocked > 0.05
+    if actors_wait and queue_fill > 0.8 and learner_wait < actor_blocked:
         return "learner-bound"
-    if learner_wait > actor_blocked and queue_fill < 0.5:
+    if learner_waits and actor_blocked < 0.5 * learner_wait:
         return "actor-bound"
-    return "table-bound"
+    return "table-bound" if learner_waits and actors_wait else "balanced"
 
 
 def resident_mb(launcher_pid: int) -> dict[str, float]:

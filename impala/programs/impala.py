@@ -13,6 +13,7 @@ Differences from the paper: an actor steps many environments at once and infers 
 turns; a truncated episode bootstraps from its last observation; the transition across a reset is masked.
 """
 
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
 from impala.config import Config

@@ -1,0 +1,75 @@
+"""Runs `impala …` for real and waits for what it does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+IMPALA = [sys.executable, "-m", "impala"]
+CATCH = ["train", "--config", "configs/catch.yaml"]
+ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
+
+
+def run(*arguments, timeout=150):
+    """Runs to the end; returns the completed process with its output as text."""
+    return subprocess.run(
+        [*IMPALA, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def start(*arguments):
+    """Starts in a session of its own, so that a signal can be sent to all of it as a terminal does."""
+    return subprocess.Popen(
+        [*IMPALA, *map(str, arguments)], cwd=ROOT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for(condition, seconds, what):
+    """Polls until `condition` holds; fails with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def rows(folder):
+    from impala.monitoring.metrics import read_csv
+
+    return read_csv(Path(folder) / "metrics.csv")
+
+
+def is_training(folder):
+    return len(rows(folder)) >= 2
+
+
+def press_ctrl_c(process):
+    """Sends SIGINT to every process of the session, as a terminal does."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def node(process, name):
+    """Returns the node's process; its name is what the node called itself."""
+    return next(child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == name)
+
+
+def survivors(process):
+    """Returns the processes of the session that still run."""
+    return [
+        p.pid for p in psutil.process_iter()
+        if p.status() != psutil.STATUS_ZOMBIE and _session(p.pid) == process.pid
+    ]  # fmt: skip
+
+
+def _session(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -1,0 +1,167 @@
+"""The program through real processes, with real signals."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from impala.learning import checkpoints
+from tests.programs.running import (
+    CATCH, ENDLESS, is_training, node, press_ctrl_c, rows, run, start, survivors, wait_for,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of Catch that ended by itself."""
+    folder = tmp_path_factory.mktemp("runs") / "catch"
+    started = time.monotonic()
+    result = run(*CATCH, "--run", folder, "--checkpoint-period-seconds", "3", "--record-chunks", "5")
+    return folder, result, time.monotonic() - started
+
+
+def test_learns_catch_and_ends_by_itself(finished):
+    folder, result, seconds = finished
+    assert result.returncode == 0, result.stderr
+    assert seconds < 120
+    assert float(rows(folder)[-1]["return_mean"]) >= 0.9
+
+
+def test_run_folder_holds_what_it_promises(finished):
+    folder, _, _ = finished
+    for name in ("config.yaml", "versions.txt", "command.txt", "metrics.csv", "episodes.csv", "tensorboard",
+                 "checkpoints", "logs/learner-0.log", "logs/actor-0.log", "logs/table-0.log"):  # fmt: skip
+        assert (folder / name).exists(), name
+    assert "--config configs/catch.yaml" in (folder / "command.txt").read_text()
+    assert len(list((folder / "chunks").glob("*.npz"))) == 5
+    assert len(checkpoints.Checkpoints(folder / "checkpoints").paths()) <= 3
+    last = rows(folder)[-1]
+    state = checkpoints.read_state(folder / "checkpoints")
+    assert state["frames"] == int(last["frames"]) and state["updates"] == int(last["updates"])
+    assert float(last["rss_mb"]) > 500 and float(last["lag_mean"]) >= 1
+    frames = [int(row["frames"]) for row in rows(folder)]
+    assert frames == sorted(frames)
+    # 8 chunks of 20 steps; a Catch episode is nine steps and one masked: nine tenths of 160 count
+    assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 160 * 0.9, rel=0.02)
+
+
+def test_tensorboard_has_the_same_numbers(finished):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder, _, _ = finished
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    from tensorflow import make_ndarray
+
+    written = [(int(e.step), float(make_ndarray(e.tensor_proto))) for e in events.Tensors("return_mean")]
+    in_csv = [(int(r["frames"]), float(r["return_mean"])) for r in rows(folder) if r["return_mean"]]
+    assert written == [pytest.approx(pair, rel=1e-4) for pair in in_csv]
+
+
+def test_evaluate_and_plot(finished):
+    folder, _, _ = finished
+    result = run("evaluate", folder, "--episodes", 20, "--greedy")
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split(" ±")[0]) >= 0.8
+    assert (folder / "evaluations.csv").exists()
+    result = run("plot", folder)
+    assert result.returncode == 0, result.stderr
+    assert (folder / "curves.png").stat().st_size > 10_000
+    assert f"{folder.name}" in run("runs", folder.parent).stdout
+
+
+def test_resumes_where_it_ended_and_refuses_another_architecture(finished, tmp_path):
+    source, _, _ = finished
+    folder = tmp_path / "catch"
+    shutil.copytree(source, folder, symlinks=True)
+    before = checkpoints.read_state(folder / "checkpoints")
+    refused = run(*CATCH, "--run", folder, "--learner.batch-size", 4, "--network.hidden-sizes", "[32]")
+    assert refused.returncode == 2
+    assert "learner.batch_size: was 8, is 4; cannot change on resume" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    budget = before["frames"] + 20_000
+    result = run(*CATCH, "--run", folder, "--total-frames", budget, "--target-return", 2)
+    assert result.returncode == 0, result.stderr
+    after = checkpoints.read_state(folder / "checkpoints")
+    assert budget <= after["frames"] < budget + 500
+    assert after["updates"] > before["updates"] and after["wall_seconds"] > before["wall_seconds"]
+    updates = [int(row["updates"]) for row in rows(folder)]
+    assert updates == sorted(updates) and updates[0] < before["updates"] < updates[-1]
+    assert float(rows(folder)[-1]["return_mean"]) >= 0.8  # it went on with the weights it had
+
+
+def test_falls_back_to_an_older_checkpoint_and_never_starts_afresh_in_silence(finished, tmp_path):
+    source, _, _ = finished
+    folder = tmp_path / "catch"
+    shutil.copytree(source, folder, symlinks=True)
+    paths = sorted((folder / "checkpoints").iterdir())
+    assert len(paths) >= 2
+    data = paths[-1] / "tensors.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-100])
+    frames = json.loads((paths[-2] / "state.json").read_text())["frames"]
+    result = run(*CATCH, "--run", folder, "--total-frames", frames + 200, "--target-return", 2)
+    assert result.returncode == 0, result.stderr
+    assert "is damaged" in (folder / "logs/learner-0.log").read_text()
+    for path in sorted((folder / "checkpoints").iterdir()):
+        if path.suffix == "":
+            (path / "state.json").write_text("{")
+    result = run(*CATCH, "--run", folder, "--total-frames", 10**9)
+    assert result.returncode == 1
+    assert "no sound checkpoint" in result.stderr
+
+
+def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "the run trains")
+    second = run(*CATCH, "--run", tmp_path / "run")  # the folder is in use
+    assert second.returncode == 2 and "in use by process" in second.stderr
+    press_ctrl_c(process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    state = checkpoints.read_state(tmp_path / "run/checkpoints")
+    assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"])
+    assert survivors(process) == []
+
+
+def test_ctrl_c_while_it_starts(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: (tmp_path / "run/logs/actor-0.log").exists(), 30, "the nodes are started")
+    press_ctrl_c(process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert survivors(process) == []
+
+
+def test_second_ctrl_c_ends_at_once(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "the run trains")
+    node(process, "learner/0").send_signal(signal.SIGSTOP)  # a node that cannot stop
+    press_ctrl_c(process)
+    time.sleep(1)
+    press_ctrl_c(process)
+    started = time.monotonic()
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and time.monotonic() - started < 5
+    assert survivors(process) == []
+
+
+@pytest.mark.parametrize("name", ["actor/0", "learner/0", "table/0"])
+def test_a_node_that_dies_ends_the_program(tmp_path, name):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "the run trains")
+    node(process, name).kill()
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 1
+    assert f"{name} ended with signal 9" in errors
+    assert survivors(process) == []
+
+
+def test_the_death_of_the_launcher_leaves_nothing_running(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "the run trains")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    wait_for(lambda: not survivors(process), 60, "the nodes end themselves")

@@ -1,0 +1,48 @@
+"""The program in threads, the learner's own loop disabled and stepped by hand through its handle."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import tempfile, time
+from pathlib import Path
+from absl.testing import absltest
+from impala import config as config_lib, environments
+from impala.programs.run import Run
+import os
+
+
+class StepByHand(absltest.TestCase):
+    def test_steps(self):
+        from impala.programs import impala
+        import launchpad as lp
+        config = config_lib.load("configs/catch.yaml")
+        spec = environments.make("catch", num_environments=1).spec
+        folder = Path(tempfile.mkdtemp())
+        program = impala.make_program(config, spec, Run(folder, os.getpid(), time.monotonic(), 1))
+        (node,) = program.groups["learner"]
+        node.disable_run()
+        handle = node.create_handle()
+        handle.set_client_kwargs(call_timeout=30.0)
+        lp.launch(program, launch_type="test_mt", test_case=self)
+        learner = handle.dereference()
+        version, arrays = learner.get_weights(-1)
+        assert version == 0 and len(arrays) == 8, (version, len(arrays))
+        for update in range(1, 6):
+            metrics = {}
+            while not metrics:
+                metrics = learner.step()
+            assert learner.get_weights(-1)[0] == update
+            assert metrics["num_transitions"] == 144, metrics  # 8 chunks, 18 of 20 transitions are some
+        assert learner.get_weights(5) == (5, [])
+        print("stepped")
+
+
+absltest.main()
+"""
+
+
+def test_stepped_by_hand_under_test_mt():
+    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    assert "OK" in result.stderr and "stepped" in result.stdout, result.stderr[-3000:]
+    assert result.returncode == 0
