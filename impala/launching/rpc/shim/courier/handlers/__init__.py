@@ -1,0 +1,1 @@
+"""See courier/__init__.py."""
