@@ -70,6 +70,7 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
     from impala.launching import processes
     from impala.programs.compose import network_arguments
 
+    processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = _make_environment(config, 1).spec
     network = networks.make(spec, **network_arguments(config))
@@ -93,7 +94,6 @@ def learner_rate(config: config_lib.Config, seconds: float) -> float:
     from impala.programs.compose import make_learner, network_arguments
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
-    processes.use_gpu(True)
     spec = _make_environment(config, 1).spec
     learner = make_learner(config, networks.make(spec, **network_arguments(config)))
     batch = _random_batch(config, spec)

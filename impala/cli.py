@@ -107,8 +107,7 @@ def _launch(config, spec, run, *, profile: bool, started: float) -> int:
 
     queue_mb = config.replay.queue_size * num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6
     print(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames", flush=True)
-    print(f"queue at most {queue_mb:.0f} MB of memory; {config.num_checkpoints} checkpoints kept; "
-          "metrics and logs grow by about 1 MB an hour", flush=True)  # fmt: skip
+    print(f"the queue takes at most {queue_mb:.0f} MB of memory", flush=True)
     program = impala_program.make_program(
         config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
     )
@@ -119,11 +118,19 @@ def _launch(config, spec, run, *, profile: bool, started: float) -> int:
 
     with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
 
+        said: list[bool] = []
+
         def on_tick():
             try:
-                screen.update(learner.status())
+                row = learner.status()
             except Exception:  # not started yet, or already gone: the supervisor knows
-                pass
+                return
+            disk_bound_mb = row.pop("disk_bound_mb")
+            if not said:
+                screen.say(f"the run takes at most {disk_bound_mb:.0f} MB of disk, {config.num_checkpoints} checkpoints "
+                           "and thinned metrics included; processes' logs come on top")  # fmt: skip
+                said.append(True)
+            screen.update(row)
 
         status = local.supervise(processes, on_tick, screen.say)
     _print_last_row(run.path)

@@ -79,15 +79,21 @@ def finish(status: int = 0) -> None:
         os._exit(status)
 
 
-def use_gpu(wanted: bool) -> None:
-    """Hides GPUs from this process, or lets TensorFlow take them as it needs memory."""
+def hide_gpus() -> None:
+    """Keeps TensorFlow in this process off every GPU."""
     import tensorflow as tf
 
-    if not wanted:
-        tf.config.set_visible_devices([], "GPU")
-        return
-    for gpu in tf.config.list_physical_devices("GPU"):
+    tf.config.set_visible_devices([], "GPU")
+
+
+def learner_device() -> str:
+    """Returns the device to learn on: the first GPU that TensorFlow sees, taking memory as it needs it, else the CPU."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
+    return "/GPU:0" if gpus else "/CPU:0"
 
 
 def set_tensorflow_threads(num_threads: int) -> None:

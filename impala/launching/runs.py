@@ -157,10 +157,3 @@ def _state(folder: Path) -> str:
     except OSError:
         return "running"
     return "stopped" if (folder / "checkpoints").is_dir() else "empty"
-
-
-def disk_bound_bytes(num_parameters: int, config: config_lib.Config) -> int:
-    """Returns an upper bound of what a run's checkpoints take: three float32 a parameter, one copy in the making."""
-    return (config.num_checkpoints + 1) * (num_parameters * 4 * 3 + 100_000)
-
-

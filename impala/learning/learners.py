@@ -53,8 +53,7 @@ class Learner:
         Raises:
           NonFiniteUpdates: that happened `max_non_finite` times in a row.
         """
-        self.optimizer.learning_rate = learning_rate
-        applied, metrics = self._step(batch)
+        applied, metrics = self._step(batch, tf.constant(learning_rate))
         self.num_updates += 1
         applied = bool(applied)
         if applied:
@@ -67,14 +66,15 @@ class Learner:
                     f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
                     "lower learner.learning_rate or look at the chunks"
                 )
-        return Result(applied, {name: float(value) for name, value in metrics.items()})
+        return Result(applied, dict(zip(self._metric_names, metrics.numpy().tolist())))
 
     def weights(self) -> Weights:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
-    def _step(self, batch: Chunk):
+    def _step(self, batch: Chunk, learning_rate: tf.Tensor):
         self.num_traces += 1  # runs while tracing only
+        self.optimizer.learning_rate.assign(learning_rate)
         with tf.GradientTape() as tape:
             outputs = self.network(batch.observation, batch.is_first)
             loss, metrics = self._loss(outputs, batch)
@@ -88,7 +88,9 @@ class Learner:
             return True
 
         applied = tf.cond(finite, apply, lambda: False)
-        return applied, metrics | {"grad_norm": norm}
+        metrics = metrics | {"grad_norm": norm}
+        self._metric_names = list(metrics)
+        return applied, tf.stack(list(metrics.values()))
 
 
 def assign_weights(network, weights: Weights) -> None:

@@ -1,5 +1,6 @@
-"""Weights on their way back: published with a version by the learner, fetched in the background by actors."""
+"""Weights on their way back: given out with a version by the learner, fetched in the background by actors."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -9,28 +10,43 @@ from impala.types import Weights
 
 
 class Publisher:
-    """Keeps the latest weights for whoever asks; safe to call from many threads."""
+    """Gives the learner's current weights to whoever asks; safe to call from many threads.
 
-    def __init__(self):
+    Copies are made on demand, once a version, and never while an update is under way.
+
+    Args:
+      read: returns copies of the current `Weights`.
+    """
+
+    def __init__(self, read: Callable[[], Weights]):
+        self._read = read
         self._weights: Weights | None = None
-        self._published = threading.Condition()
+        self._is_stale = True
+        self._idle = threading.Condition()  # held during an update and during a copy
+        self._num_waiting, self._counting = 0, threading.Lock()
 
-    def publish(self, weights: Weights) -> None:
-        """Replaces what `get` returns."""
-        with self._published:
-            self._weights = weights
-            self._published.notify_all()
+    @contextlib.contextmanager
+    def updating(self):
+        """Surrounds an update; lets those who already wait for weights go first."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._num_waiting == 0)
+            self._is_stale = True
+            yield
 
-    def get(self, newer_than: int, timeout_seconds: float = 10.0) -> tuple[int, list[np.ndarray]]:
-        """Returns (version, arrays), or (version, []) when no version above `newer_than` exists.
-
-        Waits up to `timeout_seconds` for the very first one.
-        """
-        with self._published:
-            if not self._published.wait_for(lambda: self._weights is not None, timeout_seconds):
-                raise LookupError("no weights were published yet")
+    def get(self, newer_than: int) -> tuple[int, list[np.ndarray]]:
+        """Returns (version, arrays), or (version, []) when there is no version above `newer_than`."""
+        self._count_waiting(1)
+        with self._idle:
+            if self._is_stale:
+                self._weights, self._is_stale = self._read(), False
             version, arrays = self._weights
+            self._count_waiting(-1)
+            self._idle.notify_all()
         return version, arrays if version > newer_than else []
+
+    def _count_waiting(self, change: int) -> None:
+        with self._counting:
+            self._num_waiting += change
 
 
 class Fetcher:

@@ -31,27 +31,40 @@ _WINDOW = 100  # episodes in return_mean
 
 
 class CsvLog:
-    """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint."""
+    """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
 
-    def __init__(self, path: str | Path, columns: tuple[str, ...], *, last_update: int):
-        self._path, self._columns = Path(path), columns
+    The file stays under `max_bytes`: when it is full, every second row goes, and from then on only every second comes.
+    """
+
+    def __init__(self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = 32_000_000):
+        self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
+        self._keep_every = self._count = 1
+        self.num_failed = 0  # rows lost to a disk that was full
         kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
+        self._rewrite(kept)
+
+    def _rewrite(self, rows: list[dict]) -> None:
         temporary = self._path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
+            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(kept)
+            writer.writerows(rows)
         temporary.replace(self._path)
         self._file = self._path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, columns, restval="")
-        self.num_failed = 0
-        self.kept = kept
+        self._writer = csv.DictWriter(self._file, self._columns, restval="")
 
     def write(self, *rows: dict[str, Any]) -> None:
         """Appends rows; a full disk costs the rows, is counted, and does not stop the run."""
         try:
-            self._writer.writerows(rows)
+            for row in rows:
+                self._count += 1
+                if self._count % self._keep_every == 0:
+                    self._writer.writerow(row)
             self._file.flush()
+            if self._file.tell() > self._max_bytes:
+                self._file.close()
+                self._rewrite(read_csv(self._path)[::2])
+                self._keep_every *= 2
         except OSError:
             self.num_failed += len(rows)
 
@@ -173,6 +186,11 @@ class Monitor:
             self._scores.extend(episode.score for episode in episodes)
             now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
             self._episodes.write(*(now | episode._asdict() for episode in episodes))
+
+    @property
+    def max_bytes(self) -> int:
+        """Upper bound of the two CSV files; TensorBoard's events take about as much again."""
+        return 2 * 32_000_000
 
     def status(self) -> dict[str, Any]:
         """Returns the last row written, for the dashboard."""

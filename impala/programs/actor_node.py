@@ -26,7 +26,7 @@ class ActorNode:
         from impala.learning import learners, weights
 
         self._stop = processes.prepare("actor", index)
-        processes.use_gpu(False)
+        processes.hide_gpus()
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._run, self._index = config, spec, run, index
         self._learner = learner

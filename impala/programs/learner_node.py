@@ -22,18 +22,22 @@ class LearnerNode:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
+        import tensorflow as tf
+
         from impala import networks
         from impala.launching import processes
         from impala.learning import checkpoints, optimizers, weights
         from impala.monitoring import metrics
 
         self._stop = processes.prepare("learner")
-        processes.use_gpu(True)
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
+        self._device = processes.learner_device()
         self._config, self._spec, self._run, self._table = config, spec, run, table
-        network = networks.make(spec, **network_arguments(config))
-        self._learner = make_learner(config, network)
-        self._publisher = weights.Publisher()
+        with tf.device(self._device):
+            network = networks.make(spec, **network_arguments(config))
+            self._learner = make_learner(config, network)
+        logging.info("learning on %s", self._device)
+        self._publisher = weights.Publisher(self._learner.weights)
         self._checkpoints = checkpoints.Checkpoints(
             run.folder / "checkpoints", num_kept=config.num_checkpoints,
             network=network, optimizer=self._learner.optimizer,
@@ -47,7 +51,6 @@ class LearnerNode:
         schedule = optimizers.SCHEDULES[config.learner.learning_rate_schedule]
         self._learning_rate = schedule(config.learner.learning_rate, config.total_frames)
         self._feeder, self._reports = None, {}
-        self._publisher.publish(self._learner.weights())
 
     # --- RPCs ---
 
@@ -62,8 +65,10 @@ class LearnerNode:
             self._monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
     def status(self) -> dict[str, Any]:
-        """Returns the last row of metrics."""
-        return self._monitor.status()
+        """Returns the last row of metrics, empty before there is one, and the bound of the run's disk space."""
+        num_parameters = sum(int(np.prod(v.shape)) for v in self._learner.network.trainable_variables)
+        checkpoints = (self._config.num_checkpoints + 1) * (num_parameters * 12 + 100_000)  # weights and two slots
+        return self._monitor.status() | {"disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6}
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
@@ -74,8 +79,8 @@ class LearnerNode:
         self._monitor.add_wait(time.monotonic() - started)
         if batch is None:
             return {}
-        result = self._learner.update(batch, self._learning_rate(self._monitor.frames))
-        self._publisher.publish(self._learner.weights())
+        with self._publisher.updating():
+            result = self._learner.update(batch, self._learning_rate(self._monitor.frames))
         self._monitor.add_update(self._learner.num_updates, result.metrics, batch.weights_version.numpy())
         return result.metrics
 
@@ -115,6 +120,7 @@ class LearnerNode:
             lambda: datasets.chunks(self._table.server_address, tables.QUEUE, max_in_flight=learner.batch_size),
             batch_size=learner.batch_size,
             num_prefetched=learner.num_prefetched_batches,
+            device=self._device,
             record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
             if self._config.record_chunks
             else None,

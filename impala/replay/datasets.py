@@ -57,12 +57,13 @@ class Deduplicator:
 WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
 
 
-def stack(chunks: list[Chunk]) -> Chunk:
-    """Stacks B chunks after time: fields become tensors [T, B, …], those without time [B, …]."""
-    return Chunk(*(
-        tf.stack(field, axis=0 if name in WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
-        for name, field in zip(Chunk._fields, zip(*chunks))
-    ))  # fmt: skip
+def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
+    """Stacks B chunks after time: fields become tensors [T, B, …] on `device`, those without time [B, …]."""
+    with tf.device(device):
+        return Chunk(*(
+            tf.stack(field, axis=0 if name in WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
+            for name, field in zip(Chunk._fields, zip(*chunks))
+        ))  # fmt: skip
 
 
 class Feeder:
@@ -72,13 +73,15 @@ class Feeder:
       make_chunks: makes the iterator; called in the feeder's thread.
       batch_size: B.
       num_prefetched: batches that may wait in the queue, each an update of policy lag.
+      device: where batches are stacked, so that they lie on it before the learner asks.
       record: called with every chunk, for `--record-chunks`.
     """
 
     def __init__(
-        self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int, num_prefetched: int = 1, record=None
-    ):
-        self._make_chunks, self._batch_size, self._record = make_chunks, batch_size, record
+        self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int, num_prefetched: int = 1,
+        device: str | None = None, record=None,
+    ):  # fmt: skip
+        self._make_chunks, self._batch_size, self._device, self._record = make_chunks, batch_size, device, record
         self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -111,7 +114,7 @@ class Feeder:
                     self._record(chunk)
                 collected.append(chunk)
                 if len(collected) == self._batch_size:
-                    self._put(stack(collected))
+                    self._put(stack(collected, self._device))
                     collected = []
             if not self._stopped.is_set():
                 raise RuntimeError("the table's stream ended; expected it to go on until the run stops")

@@ -24,8 +24,9 @@ def run(*arguments, timeout=150):
 
 def start(*arguments):
     """Starts in a session of its own, so that a signal can be sent to all of it as a terminal does."""
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     return subprocess.Popen(
-        [*IMPALA, *map(str, arguments)], cwd=ROOT, text=True, start_new_session=True,
+        [*IMPALA, *map(str, arguments)], cwd=ROOT, env=environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 

@@ -1,0 +1,46 @@
+"""Where things lie, on logical devices: the parameters, slots and batches of a learner on the device it was given."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from impala import config as config_lib, environments, lockstep, networks
+from impala.programs.compose import make_learner, network_arguments
+from impala.replay import datasets
+config = config_lib.load("configs/catch.yaml")
+spec = environments.make("catch", num_environments=1).spec
+with tf.device("/CPU:1"):
+    network = networks.make(spec, **network_arguments(config))
+    learner = make_learner(config, network)
+batch = next(lockstep.Lockstep(config).updates()).batch
+chunks = [type(batch)(*(f[i] if n in datasets.WITHOUT_TIME else f[:, i] for n, f in zip(batch._fields, batch) if n != "core_state"), ()) for i in range(8)]
+batches = iter([chunks])
+feeder = datasets.Feeder(lambda: iter(chunks), batch_size=8, device="/CPU:1")
+placed = feeder.get(timeout_seconds=30)
+assert learner.update(placed, 1e-3).applied
+for tensor in [*network.trainable_variables, *learner.optimizer.variables(), *(f for f in placed if not isinstance(f, tuple))]:
+    if getattr(tensor, "name", "").startswith(("Adam/iter", "Adam/learning")): continue
+    assert tensor.device.endswith("CPU:1"), (getattr(tensor, "name", tensor.shape), tensor.device)
+print("placed")
+"""
+
+
+def test_learner_and_batches_lie_on_the_learners_device():
+    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    assert "placed" in result.stdout, result.stderr[-3000:]
+
+
+def test_nodes_but_the_learner_see_no_gpu(tmp_path):
+    """The environment that each process is started with, read from the running processes."""
+    from tests.programs import running
+
+    process = running.start(*running.CATCH, "--run", tmp_path / "run", *running.ENDLESS)
+    running.wait_for(lambda: running.is_training(tmp_path / "run"), 60, "the run trains")
+    names = ("actor/0", "table/0", "learner/0")
+    seen = {name: running.node(process, name).environ().get("CUDA_VISIBLE_DEVICES") for name in names}
+    running.press_ctrl_c(process)
+    process.communicate(timeout=60)
+    assert seen == {"actor/0": "", "table/0": "", "learner/0": None}
