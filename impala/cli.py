@@ -10,7 +10,7 @@ from impala import config as config_lib
 
 _HELP = """impala COMMAND …
 
-  train --config configs/pong.yaml [--run DIR] [--restart] [--profile] [--SECTION.KEY VALUE …]
+  train --config configs/pong.yaml [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]
                               trains; resumes when the run folder holds a checkpoint
   evaluate RUN [--episodes N] [--greedy]
                               plays the run's newest weights; writes evaluations.csv
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Trains the configured program in processes of this machine."""
+    """Trains the configured program in processes (or threads) of this machine."""
     if {"-h", "--help"} & set(arguments):
         print(_HELP.splitlines()[2] + "\n\nKeys and their defaults:\n")
         for key, value in config_lib.flatten(config_lib.Config(environment={"name": "catch"})).items():
@@ -56,6 +56,7 @@ def train(arguments: list[str]) -> int:
     started = time.monotonic()
     restart, arguments = _take_flag(arguments, "--restart")
     profile, arguments = _take_flag(arguments, "--profile")
+    threads, arguments = _take_flag(arguments, "--threads")
     overrides = config_lib.parse_overrides(arguments)
     path, folder = overrides.pop("config", None), overrides.pop("run", None)
     num_learners = overrides.pop("num_learners", 1)
@@ -84,7 +85,7 @@ def train(arguments: list[str]) -> int:
     _check_torso(config, spec)
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
-        return _launch(config, spec, run, profile=profile, started=started)
+        return _launch(config, spec, run, profile=profile, threads=threads, started=started)
     finally:
         run.close()
 
@@ -98,7 +99,7 @@ def _check_torso(config: config_lib.Config, spec) -> None:
         ])  # fmt: skip
 
 
-def _launch(config, spec, run, *, profile: bool, started: float) -> int:
+def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
     from impala.monitoring import dashboard
     from impala.programs import impala as impala_program
@@ -113,7 +114,7 @@ def _launch(config, spec, run, *, profile: bool, started: float) -> int:
     )
     handle = program.groups["learner"][0].create_handle()
     handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
-    processes = local.launch(program, run.path)
+    processes = local.launch_threads(program) if threads else local.launch(program, run.path)
     learner = handle.dereference()
 
     with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
@@ -157,7 +158,7 @@ def _take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:
 
 def evaluate(arguments: list[str]) -> int:
     """Plays the newest weights of a run."""
-    from impala.monitoring import evaluation
+    from impala import evaluation
 
     return evaluation.main(arguments)
 
@@ -179,9 +180,13 @@ def bench(arguments: list[str]) -> int:
 def runs(arguments: list[str]) -> int:
     """Lists runs with their state."""
     from impala.launching import runs as runs_lib
+    from impala.monitoring import listing
 
-    for row in runs_lib.list_runs(arguments[0] if arguments else "runs"):
-        print(f"{row['name']:24} {row['state']:8} frames {row.get('frames', '–'):>12}  return {row.get('return_mean') or '–':>8}")
+    root = Path(arguments[0] if arguments else "runs")
+    if not root.is_dir():
+        raise config_lib.ConfigError([f"{root}: no such folder; expected one that holds runs"])
+    for line in listing.lines(root, runs_lib.is_running):
+        print(line)
     return 0
 
 

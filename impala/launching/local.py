@@ -111,6 +111,40 @@ def launch(program, folder: Path) -> Processes:
     return Processes(by_name, logs)
 
 
+class Threads:
+    """The nodes of a program as threads of this process; the same members as `Processes`, but nothing can be killed."""
+
+    def __init__(self, manager):
+        self._manager = manager
+        self._futures = {
+            f"{label}/{index}": worker.future
+            for label, workers in manager._active_workers.items()
+            for index, worker in enumerate(workers)
+        }
+
+    def ended(self) -> dict[str, int]:
+        """Returns 0 for every node that returned; raises what a node raised."""
+        return {name: 0 for name, future in self._futures.items() if future.done() and future.result() is None}
+
+    def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
+        """Asks all nodes to stop and waits for them."""
+        self._manager.stop_event().set()
+        deadline = time.monotonic() + GRACE_SECONDS
+        while len(self.ended()) < len(self._futures) and time.monotonic() < deadline and not should_kill():
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Does nothing: a thread ends with its process."""
+
+
+def launch_threads(program) -> Threads:
+    """Launches `program` in threads of this process, to be debugged; slower, since they share the interpreter."""
+    import launchpad as lp
+
+    manager = lp.launch(program, "local_mt")
+    return Threads(manager)
+
+
 def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
     workers: dict[str, list] = {}
     for title, processes in manager._active_workers.items():  # the one thing Launchpad keeps to itself

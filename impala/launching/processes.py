@@ -16,7 +16,15 @@ EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 
 class UsageError(RuntimeError):
-    """What the user asked for cannot be done here; ends the run with status 2 and one line, without a traceback."""
+    """What the user asked for cannot be done here."""
+
+
+def refuse(message: str) -> None:
+    """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises."""
+    if os.environ.get("IMPALA_NODE_PROCESS"):
+        print(message, file=sys.stderr, flush=True)
+        finish(EXIT_USAGE)
+    raise UsageError(message)
 
 
 def prepare(role: str, index: int = 0) -> threading.Event:
@@ -55,12 +63,12 @@ def restore_signals(stop: threading.Event) -> None:
 
 
 def check_port_is_free(port: int) -> None:
-    """Raises UsageError when something listens on `port` of this machine, whichever way it shares ports."""
+    """Refuses the run when something listens on `port` of this machine, whichever way it shares ports."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise UsageError(f"port {port}: {error.strerror}; expected a free port, start the run again") from None
+            refuse(f"port {port}: {error.strerror}; expected a free port, start the run again")
 
 
 def _end_after_grace() -> None:

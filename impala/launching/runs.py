@@ -137,23 +137,13 @@ def versions() -> str:
     return "\n".join(lines) + "\n"
 
 
-def list_runs(root: str | Path) -> list[dict]:
-    """Returns name, state and last metrics of every run under `root`."""
-    from impala.monitoring.metrics import read_csv
-
-    runs = []
-    for saved in sorted(Path(root).glob("*/config.yaml")):
-        rows = read_csv(saved.parent / "metrics.csv")
-        runs.append(
-            dict(name=saved.parent.name, state=_state(saved.parent), **(rows[-1] if rows else {}))
-        )
-    return runs
-
-
-def _state(folder: Path) -> str:
+def is_running(folder: Path) -> bool:
+    """Returns whether a process holds the run folder."""
     try:
         with (folder / "lock").open("a+") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return "running"
-    return "stopped" if (folder / "checkpoints").is_dir() else "empty"
+        pass
+    return False

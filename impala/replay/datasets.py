@@ -61,7 +61,9 @@ def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
     """Stacks B chunks after time: fields become tensors [T, B, …] on `device`, those without time [B, …]."""
     with tf.device(device):
         return Chunk(*(
-            tf.stack(field, axis=0 if name in WITHOUT_TIME else 1) if not isinstance(field[0], tuple) else ()
+            tf.stack([*map(tf.convert_to_tensor, field)], axis=0 if name in WITHOUT_TIME else 1)
+            if not isinstance(field[0], tuple)
+            else ()
             for name, field in zip(Chunk._fields, zip(*chunks))
         ))  # fmt: skip
 

@@ -1,0 +1,17 @@
+"""`impala runs`: what lies in a folder of runs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from impala.monitoring.metrics import read_csv
+
+
+def lines(root: Path, is_running: Callable[[Path], bool]) -> Iterator[str]:
+    """Yields a line for every run under `root`: name, state, frames, return."""
+    for saved in sorted(root.glob("*/config.yaml")):
+        folder = saved.parent
+        rows = read_csv(folder / "metrics.csv")
+        last = rows[-1] if rows else {}
+        has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
+        state = "running" if is_running(folder) else "stopped" if has_checkpoint else "empty"
+        yield f"{folder.name:24} {state:8} frames {last.get('frames', '–'):>12}  return {last.get('return_mean') or '–':>8}"

@@ -1,0 +1,134 @@
+"""Counters, rows, files and the verdict."""
+
+import math
+import os
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from impala.monitoring import dashboard, metrics
+from impala.types import Episode
+
+UPDATE = dict.fromkeys(metrics.LOSS_COLUMNS, 0.5) | {"num_transitions": 150.0}
+
+
+def make_monitor(folder, state=None):
+    return metrics.Monitor(
+        folder, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10
+    )
+
+
+def write_row(monitor):
+    return monitor.write_row(learning_rate=1e-3, queue_fill=0.5, counts=dict(skipped_updates=0))
+
+
+@pytest.mark.parametrize(
+    "learner_wait, actor_blocked, queue_fill, expected",
+    [
+        (0.4, 0.0, 0.0, "actor-bound"), (0.0, 0.4, 1.0, "learner-bound"), (0.4, 0.4, 0.4, "table-bound"),
+        (0.01, 0.01, 0.5, "balanced"), (0.3, 0.25, 0.0, "table-bound"), (0.06, 0.5, 0.95, "learner-bound"),
+    ],
+)  # fmt: skip
+def test_verdict(learner_wait, actor_blocked, queue_fill, expected):
+    assert metrics.verdict(learner_wait=learner_wait, actor_blocked=actor_blocked, queue_fill=queue_fill) == expected
+
+
+def test_counts_frames_lag_and_time(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(8, UPDATE, np.array([7, 5]))  # trained on weights 7: lags 0 and 2
+    monitor.add_update(9, UPDATE, np.array([4, 8]))  # on weights 8: lags 4 and 0
+    monitor.add_wait(0.01)
+    row = write_row(monitor)
+    assert row["frames"] == 1200 and row["agent_steps"] == 300 and row["updates"] == 9
+    assert (row["lag_mean"], row["lag_max"]) == (1.5, 4)
+    assert 10 <= row["wall_seconds"] < 30  # start-up counts
+    assert row["rss_launcher_mb"] > 10
+    empty = write_row(monitor)
+    assert empty["loss"] is None and math.isnan(empty["lag_mean"])  # nothing happened in this period
+    (first, second) = metrics.read_csv(tmp_path / "metrics.csv")
+    assert first["frames"] == "1200" and second["loss"] == "" and second["lag_mean"] == ""
+
+
+def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_actor_report({}, [Episode(1.0, 9, 0, i, 0) for i in range(99)])
+    assert monitor.return_mean is None and write_row(monitor)["return_mean"] is None
+    monitor.add_actor_report({}, [Episode(101.0, 9, 0, 0, 0)])
+    assert monitor.return_mean == pytest.approx(2.0)
+    monitor.add_actor_report({}, [Episode(1.0, 9, 0, 0, 0)])
+    assert monitor.return_mean == pytest.approx(2.0)  # the window slides
+    assert len(metrics.read_csv(tmp_path / "episodes.csv")) == 101
+
+
+def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
+    monitor = make_monitor(tmp_path)
+    for updates in (5, 10, 15):
+        monitor.add_update(updates, UPDATE, np.array([0]))
+        write_row(monitor)
+        if updates == 10:
+            state = monitor.state() | {"updates": 10}
+    monitor.close()
+    resumed = make_monitor(tmp_path, state)
+    assert [row["updates"] for row in metrics.read_csv(tmp_path / "metrics.csv")] == ["5", "10"]
+    assert resumed.frames == 1200 and resumed.wall_seconds > state["wall_seconds"]
+    resumed.add_update(11, UPDATE, np.array([10]))
+    assert write_row(resumed)["frames"] == 1800
+
+
+def test_a_fresh_run_does_not_keep_rows_of_one_that_died_before_its_first_checkpoint(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(5, UPDATE, np.array([0]))
+    write_row(monitor)
+    make_monitor(tmp_path)
+    assert metrics.read_csv(tmp_path / "metrics.csv") == []
+
+
+def test_files_stay_under_their_bound(tmp_path):
+    log = metrics.CsvLog(tmp_path / "x.csv", ("updates", "text"), last_update=0, max_bytes=10_000)
+    for i in range(5000):
+        log.write(dict(updates=i, text="x" * 20))
+    assert (tmp_path / "x.csv").stat().st_size <= 10_100
+    kept = [int(row["updates"]) for row in metrics.read_csv(tmp_path / "x.csv")]
+    assert len(kept) > 100 and kept == sorted(kept) and kept[-1] > 4900 and kept[0] == 0
+
+
+def test_a_full_disk_costs_rows_not_the_run(tmp_path, monkeypatch):
+    log = metrics.CsvLog(tmp_path / "x.csv", ("updates",), last_update=0)
+    log._file.close()
+    log._file = open("/dev/full", "w")  # every flush fails with ENOSPC
+    log._writer = metrics.csv.DictWriter(log._file, ("updates",))
+    log.write(dict(updates=1))
+    assert log.num_failed == 1
+
+
+def test_read_csv_leaves_out_a_line_cut_short(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n3")
+    assert metrics.read_csv(tmp_path / "x.csv") == [{"a": "1", "b": "2"}]
+
+
+def test_dashboard_in_a_terminal_and_without_one(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(8, UPDATE, np.array([7, 5]))
+    row = write_row(monitor)
+    plain = Console(file=open(tmp_path / "plain", "w+"), force_terminal=False, width=200)
+    with dashboard.Dashboard("run", total_frames=10_000, console=plain) as screen:
+        screen.update({})
+        screen.update(row)
+        screen.update(row)  # the same row again: no second line
+    plain.file.seek(0)
+    (line,) = plain.file.read().splitlines()
+    assert "frames 600" in line and "lag 1.0/1.9/2" in line and row["verdict"] in line
+    live = Console(file=open(tmp_path / "live", "w+"), force_terminal=True, width=120, height=40)
+    with dashboard.Dashboard("run", total_frames=10_000, console=live) as screen:
+        screen.update(row)
+    live.file.seek(0)
+    drawn = live.file.read()
+    for word in ("policy lag", "queue fill", "learner waits", "memory", "left", row["verdict"], "entropy"):
+        assert word in drawn, word
+
+
+def test_time_left():
+    assert dashboard.time_left(dict(frames=400, frames_per_second=100.0), 1000) == 6.0
+    assert dashboard.time_left(dict(frames=400, frames_per_second=0.0), 1000) is None

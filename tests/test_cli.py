@@ -1,0 +1,121 @@
+"""Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from impala import cli
+from impala.launching import runs
+from impala import config as config_lib
+
+CATCH = ["train", "--config", "configs/catch.yaml"]
+
+
+def refused(capsys, *arguments):
+    """Runs the command, which must end with status 2; returns what it printed to stderr, line by line."""
+    assert cli.main(list(map(str, arguments))) == 2
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    return errors.splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--learner.batch_szie", "4"], "learner.batch_szie: unknown key; did you mean learner.batch_size?"),
+        (["--learner.batch-size", "many"], "learner.batch_size: got 'many'; input should be a valid integer"),
+        (["--learner.unroll-length", "0"],
+         "learner.unroll_length: got 0; input should be greater than or equal to 1"),
+        (["--learner.batch-size", "64"],
+         "learner.batch_size=64 > replay.queue_size=32; a batch larger than the queue would never fill"),
+        (["--loss.correction", "vtrase"],
+         "loss.correction: 'vtrase' is not one of none, vtrace; did you mean vtrace?"),
+        (["--environment.name", "atari:pnog"],
+         "environment.name: 'atari:pnog' is unknown; expected atari:<game>, catch or a gymnasium id; did you mean atari:pong?"),
+        (["--environment.name", "CartPole-v9"],
+         "environment.name: 'CartPole-v9' is unknown; expected atari:<game>, catch or a gymnasium id; did you mean CartPole-v1?"),
+        (["--network.torso", "shallow"],
+         "network.torso: 'shallow' takes stacked frames, and catch has observations of shape (10, 5); expected mlp"),
+        (["--environment.name", "Pendulum-v1"], None),  # continuous actions
+        (["--actor.num-environments", "33"], None),
+        (["--num-learners", "2"], None),
+        (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
+        (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
+    ],
+)  # fmt: skip
+def test_one_line_per_error(capsys, tmp_path, arguments, expected):
+    lines = refused(capsys, *CATCH, "--run", tmp_path / "run", *arguments)
+    assert len(lines) == 1
+    if expected:
+        assert lines == [expected]
+    assert not (tmp_path / "run").exists()  # nothing was made
+
+
+def test_all_errors_at_once(capsys):
+    lines = refused(capsys, *CATCH, "--learner.batch_szie", 4, "--seed", -1, "--loss.discount", 1.5)
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trian"], ["evaluate"], ["evaluate", "nowhere"], ["plot"], ["plot", "nowhere"], ["runs", "nowhere"],
+                  ["train"], ["train", "--config", "configs/pnog.yaml"]],
+)  # fmt: skip
+def test_wrong_commands(capsys, arguments):
+    assert len(refused(capsys, *arguments)) == 1
+
+
+def test_nearest_names_of_commands_and_files(capsys):
+    assert refused(capsys, "trian") == ["impala trian: unknown command; did you mean train?"]
+    assert "did you mean pong.yaml?" in refused(capsys, "train", "--config", "configs/pnog.yaml")[0]
+
+
+def test_wrong_usage_is_refused_in_a_moment_and_without_tensorflow():
+    code = (
+        "import sys; from impala import cli; "
+        "status = cli.main(['train', '--config', 'configs/catch.yaml', '--seed', 'x']); "
+        "print(status, 'tensorflow' in sys.modules)"
+    )
+    started = time.monotonic()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert result.stdout.strip() == "2 False"
+    assert time.monotonic() - started < 5
+
+
+def test_run_folders_that_cannot_be_used(capsys, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.tex").touch()
+    assert "holds 'thesis.tex' but no run" in refused(capsys, *CATCH, "--run", tmp_path / "other")[0]
+    (tmp_path / "file").touch()
+    assert "expected a folder" in refused(capsys, *CATCH, "--run", tmp_path / "file")[0]
+
+
+def test_restart_moves_the_old_run_aside(tmp_path):
+    config = config_lib.load("configs/catch.yaml")
+    first = runs.RunFolder(tmp_path / "run", config)
+    (first.path / "metrics.csv").write_text("old")
+    with pytest.raises(config_lib.ConfigError, match="in use by process"):
+        runs.RunFolder(tmp_path / "run", config, restart=True)
+    first.close()
+    second = runs.RunFolder(tmp_path / "run", config, restart=True)
+    assert not (second.path / "metrics.csv").exists() and not second.is_resumed
+    (moved,) = Path(tmp_path).glob("run.*")
+    assert (moved / "metrics.csv").read_text() == "old"
+
+
+def test_only_budget_logging_and_learning_rate_may_change_on_resume():
+    old = config_lib.load("configs/catch.yaml")
+    allowed = {"total_frames": 5, "target_return": 0.5, "log_period_seconds": 9.0, "learner.learning_rate": 1e-5}
+    assert runs.config_differences(old, config_lib.load("configs/catch.yaml", allowed)) == []
+    changed = config_lib.load("configs/catch.yaml", {"learner.unroll_length": 5, "seed": 3})
+    assert [line.split(":")[0] for line in runs.config_differences(old, changed)] == ["learner.unroll_length", "seed"]
+
+
+def test_help_names_every_key(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"--{key.replace('_', '-')}" in shown for key in config_lib.keys())
+    assert cli.main([]) == 2
+    assert cli.main(["--help"]) == 0
