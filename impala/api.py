@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from impala import config as config_lib
-from impala import environments, lockstep
+from impala import environments, evaluation, lockstep
 from impala.learning import checkpoints
-from impala.monitoring import evaluation
 
 # Small observations: the settings of configs/cartpole.yaml. Frames: those of configs/pong.yaml.
 _VECTORS = {

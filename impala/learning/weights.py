@@ -18,6 +18,8 @@ class Publisher:
       read: returns copies of the current `Weights`.
     """
 
+    _PATIENCE_SECONDS = 0.05  # a flood of requests must not hold back the learner for ever
+
     def __init__(self, read: Callable[[], Weights]):
         self._read = read
         self._weights: Weights | None = None
@@ -29,7 +31,7 @@ class Publisher:
     def updating(self):
         """Surrounds an update; lets those who already wait for weights go first."""
         with self._idle:
-            self._idle.wait_for(lambda: self._num_waiting == 0)
+            self._idle.wait_for(lambda: self._num_waiting == 0, self._PATIENCE_SECONDS)
             self._is_stale = True
             yield
 
@@ -37,11 +39,13 @@ class Publisher:
         """Returns (version, arrays), or (version, []) when there is no version above `newer_than`."""
         self._count_waiting(1)
         with self._idle:
-            if self._is_stale:
-                self._weights, self._is_stale = self._read(), False
-            version, arrays = self._weights
-            self._count_waiting(-1)
-            self._idle.notify_all()
+            try:
+                if self._is_stale:
+                    self._weights, self._is_stale = self._read(), False
+                version, arrays = self._weights
+            finally:
+                self._count_waiting(-1)
+                self._idle.notify_all()
         return version, arrays if version > newer_than else []
 
     def _count_waiting(self, change: int) -> None:

@@ -1,0 +1,91 @@
+"""The README's recipes and commands, run as written."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from impala import config as config_lib
+from impala import lockstep
+from impala.types import ArraySpec, EnvironmentSpec, Step
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def python_blocks():
+    return re.findall(r"```python\n(.*?)```", README, flags=re.S)
+
+
+def test_three_lines_train_an_agent():
+    (block,) = [b for b in python_blocks() if "from impala import Impala" in b]
+    names = {}
+    exec(block.replace("300_000", "3_000"), names)  # the same lines on a smaller budget
+    assert names["agent"].config.environment.name == "CartPole-v1"
+
+
+def test_a_correction_of_ones_own():
+    (block,) = [b for b in python_blocks() if "def one_step" in b]
+    assert len(block.splitlines()) <= 40
+    names = {}
+    exec(block, names)
+    v = tf.random.stateless_normal([6, 3], (1, 2))
+    targets = names["one_step"](
+        v_tm1=v[:-1], v_t=v[1:], r_t=tf.ones([5, 3]), discount_t=tf.fill([5, 3], 0.9), log_rho_tm1=tf.zeros([5, 3])
+    )
+    np.testing.assert_allclose(targets.target_tm1, 1 + 0.9 * v[1:], rtol=1e-5)
+
+
+class Coin:
+    """An environment of one's own: guess the coin that is shown."""
+
+    def __init__(self, num_environments):
+        self.spec = EnvironmentSpec("coin", ArraySpec((2,), np.float32), num_actions=2)
+        self.num_environments = num_environments
+
+    def reset(self, seed):
+        self._random, self._is_last = np.random.default_rng(seed), np.zeros(self.num_environments, bool)
+        return self._step(np.zeros(self.num_environments), is_first=~self._is_last)
+
+    def _step(self, reward, is_first):
+        self._coin = self._random.integers(2, size=self.num_environments)
+        n, observation = self.num_environments, np.eye(2, dtype=np.float32)[self._coin]
+        self._is_last = ~is_first
+        return Step(observation, reward.astype(np.float32), 1.0 - self._is_last.astype(np.float32), is_first, self._is_last)
+
+    def send(self, action):
+        self._reward = np.where(self._is_last, 0.0, action == self._coin)
+
+    def receive(self):
+        return self._step(self._reward, is_first=self._is_last)
+
+    def close(self):
+        pass
+
+
+def test_an_environment_of_ones_own():
+    config = config_lib.build({}, {
+        "environment.name": "catch", "network.torso": "mlp", "learner.batch_size": 8, "total_frames": 30_000,
+    })  # fmt: skip
+    assert lockstep.mean_return(lockstep.Lockstep(config, environment=Coin(8)).updates(), target=0.95) >= 0.95
+
+
+def test_every_file_and_make_target_that_the_readme_names_exists():
+    root = Path(__file__).parents[1]
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        assert link.startswith("http") or (root / link).exists(), link
+    for path in re.findall(r"(configs/\w+\.yaml)", README):
+        assert (root / path).exists(), path
+    makefile = (root / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, flags=re.M):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+def test_every_command_that_the_readme_names_exists():
+    help_text = subprocess.run(
+        [sys.executable, "-m", "impala", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for command in set(re.findall(r"\.venv/bin/impala (\w+)", README)):
+        assert f"\n  {command} " in help_text, command
