@@ -1,8 +1,8 @@
 """IMPALA in three lines, for scripts and notebooks; it trains in this process, in lockstep.
 
-    from impala import Impala
-    agent = Impala("CartPole-v1", correction="vtrace").learn(total_steps=300_000)
-    print(agent.evaluate(episodes=10))
+from impala import Impala
+agent = Impala("CartPole-v1", correction="vtrace").learn(total_steps=300_000)
+print(agent.evaluate(episodes=10))
 """
 
 import collections
@@ -20,7 +20,12 @@ _VECTORS = {
     "network.torso": "mlp", "learner.unroll_length": 20, "learner.batch_size": 16, "learner.learning_rate": 3e-3,
     "loss.reward_clipping": "none", "loss.baseline_cost": 0.005,
 }  # fmt: skip
-_FRAMES = {"network.torso": "shallow", "learner.unroll_length": 20, "learner.batch_size": 32, "learner.learning_rate": 5e-4}
+_FRAMES = {
+    "network.torso": "shallow",
+    "learner.unroll_length": 20,
+    "learner.batch_size": 32,
+    "learner.learning_rate": 5e-4,
+}
 
 
 class Evaluation(NamedTuple):

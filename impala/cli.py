@@ -77,11 +77,11 @@ def train(arguments: list[str]) -> int:
     if problems:
         raise config_lib.ConfigError(problems)
     try:
-        spec = environments.make(
-            config.environment.name, num_environments=1, protocol=config.environment.protocol
-        ).spec
+        spec = environments.make(config.environment.name, num_environments=1, protocol=config.environment.protocol).spec
     except Exception as error:
-        raise config_lib.ConfigError([f"environment.name: {config.environment.name!r} cannot be made: {error}"]) from None
+        raise config_lib.ConfigError(
+            [f"environment.name: {config.environment.name!r} cannot be made: {error}"]
+        ) from None
     _check_torso(config, spec)
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
@@ -107,7 +107,10 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
     from impala.types import chunk_spec, num_bytes
 
     queue_mb = config.replay.queue_size * num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6
-    print(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames", flush=True)
+    print(
+        f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
+        flush=True,
+    )
     print(f"the queue takes at most {queue_mb:.0f} MB of memory", flush=True)
     program = impala_program.make_program(
         config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
@@ -118,7 +121,6 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
     learner = handle.dereference()
 
     with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
-
         said: list[bool] = []
 
         def on_tick():
@@ -128,8 +130,10 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
                 return
             disk_bound_mb = row.pop("disk_bound_mb")
             if not said:
-                screen.say(f"the run takes at most {disk_bound_mb:.0f} MB of disk, {config.num_checkpoints} checkpoints "
-                           "and thinned metrics included; processes' logs come on top")  # fmt: skip
+                screen.say(
+                    f"the run takes at most {disk_bound_mb:.0f} MB of disk, {config.num_checkpoints} checkpoints and "
+                    "thinned metrics included; logs come on top"
+                )
                 said.append(True)
             screen.update(row)
 

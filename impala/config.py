@@ -170,7 +170,9 @@ def read_yaml(path: str | Path) -> dict:
     path = Path(path)
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ConfigError([f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
+            raise ConfigError(
+                [f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"]
+            )
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])

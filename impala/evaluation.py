@@ -106,7 +106,9 @@ def main(arguments: list[str]) -> int:
     greedy = "--greedy" in arguments
     arguments = [argument for argument in arguments if argument != "--greedy"]
     if not arguments or arguments[0].startswith("-"):
-        raise config_lib.ConfigError(["impala evaluate: the run folder is missing; expected impala evaluate RUN [--episodes N]"])
+        raise config_lib.ConfigError(
+            ["impala evaluate: the run folder is missing; expected impala evaluate RUN [--episodes N]"]
+        )
     folder, overrides = Path(arguments[0]), config_lib.parse_overrides(arguments[1:])
     episodes = overrides.pop("episodes", 30)
     if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
@@ -118,8 +120,10 @@ def main(arguments: list[str]) -> int:
     if not (folder / "config.yaml").exists():
         raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
     row = evaluate(folder, num_episodes=episodes, greedy=greedy)
-    human = row["human_normalised"]
-    print(f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} "
-          f"{'greedy' if greedy else 'sampled'} episodes)" + (f", {100 * human:.0f} % human-normalised" if human is not None else "")
-          + f", weights of update {row['updates']} · {folder / 'evaluations.csv'}")  # fmt: skip
+    print(
+        f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} "
+        f"{'greedy' if greedy else 'sampled'} episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
+    )
+    if row["human_normalised"] is not None:
+        print(f"{100 * row['human_normalised']:.0f} % human-normalised")
     return 0

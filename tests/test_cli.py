@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from impala import cli
-from impala.launching import runs
 from impala import config as config_lib
+from impala.launching import runs
 
 CATCH = ["train", "--config", "configs/catch.yaml"]
 

@@ -51,9 +51,11 @@ class Coin:
 
     def _step(self, reward, is_first):
         self._coin = self._random.integers(2, size=self.num_environments)
-        n, observation = self.num_environments, np.eye(2, dtype=np.float32)[self._coin]
+        observation = np.eye(2, dtype=np.float32)[self._coin]
         self._is_last = ~is_first
-        return Step(observation, reward.astype(np.float32), 1.0 - self._is_last.astype(np.float32), is_first, self._is_last)
+        return Step(
+            observation, reward.astype(np.float32), 1.0 - self._is_last.astype(np.float32), is_first, self._is_last
+        )
 
     def send(self, action):
         self._reward = np.where(self._is_last, 0.0, action == self._coin)

@@ -92,9 +92,13 @@ class TableSink:
         for chunk in chunks:
             check_finite(chunk)
         for chunk in chunks:
-            self._writer.append({name: value for name, value in chunk._asdict().items() if not isinstance(value, tuple)})
+            self._writer.append(
+                {name: value for name, value in chunk._asdict().items() if not isinstance(value, tuple)}
+            )
             self._writer.create_item(
-                self._table, priority=1.0, trajectory={name: column[-1] for name, column in self._writer.history.items()}
+                self._table,
+                priority=1.0,
+                trajectory={name: column[-1] for name, column in self._writer.history.items()},
             )
         started = time.perf_counter()
         # Reverb's blocking calls swallow signals: wait in slices, and ask between them.

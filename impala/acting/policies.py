@@ -31,7 +31,9 @@ class Policy:
       greedy: take the most probable action instead of sampling.
     """
 
-    def __init__(self, logits: Logits, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False):
+    def __init__(
+        self, logits: Logits, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
+    ):
         self._logits, self._greedy = logits, greedy
         self._random = np.random.default_rng(seed)
         shape, dtype = spec.observation

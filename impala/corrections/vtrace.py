@@ -33,7 +33,8 @@ def vtrace(
     """
     if clip_c > clip_rho:
         raise ValueError(
-            f"clip_c={clip_c} > clip_rho={clip_rho}: V-trace contracts only for ρ̄ ≥ c̄ (IMPALA, Theorem 1); lower clip_c."
+            f"clip_c={clip_c} > clip_rho={clip_rho}: V-trace contracts only for ρ̄ ≥ c̄ (IMPALA, Theorem 1); "
+            "lower clip_c."
         )
     if not 0.0 <= lambda_ <= 1.0:
         raise ValueError(f"lambda_={lambda_} is outside [0, 1].")

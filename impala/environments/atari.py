@@ -67,7 +67,7 @@ class Atari:
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, info = self._environment.recv()
-        # With life_loss_info a lost life is reported as `terminated` too, but without a reset, except when none is left.
+        # With life_loss_info a lost life too is reported as `terminated`, without a reset, except when none is left.
         lost_life = terminated & (0 < info["lives"]) & (info["lives"] < self._lives)
         self._lives = info["lives"]
         game_over = terminated & ~lost_life

@@ -8,7 +8,7 @@ from impala.types import ArraySpec, EnvironmentSpec, Step
 
 
 class Gymnasium:
-    """`num_environments` environments in this process, stepped in turn; wrap a slow one in a gymnasium vector of its own."""
+    """`num_environments` environments in this process, stepped one after another."""
 
     def __init__(self, name: str, *, num_environments: int):
         self._environment = gymnasium.make_vec(

@@ -1,4 +1,4 @@
-"""A Program onto threads and processes. Importing this installs the RPC stand-in, after which `import launchpad` works."""
+"""A program onto threads and processes. Importing this installs the RPC stand-in; then `import launchpad` works."""
 
 from impala.launching import rpc
 

@@ -186,7 +186,9 @@ def supervise(processes: Processes, on_tick: Callable[[], None], say: Callable[[
 def _end(processes: Processes, interrupts: list[int], say: Callable[[str], None]) -> int:
     if interrupts:
         say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
-    time.sleep(0 if interrupts else _TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
+    time.sleep(
+        0 if interrupts else _TICK_SECONDS
+    )  # a first failure may have others in its wake; let the statuses arrive
     failed = {} if interrupts else {name: status for name, status in processes.ended().items() if status != 0}
     done = processes.ended().get("learner/0") == 0
     processes.stop(should_kill=lambda: len(interrupts) > 1)

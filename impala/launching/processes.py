@@ -79,7 +79,7 @@ def _end_after_grace() -> None:
 
 
 def finish(status: int = 0) -> None:
-    """Ends the process of a node at once, past Reverb's and gRPC's threads, which may sit in calls that never return."""
+    """Ends the process of a node at once, past threads of Reverb and gRPC that sit in calls that never return."""
     if os.environ.get("IMPALA_NODE_PROCESS"):
         logging.shutdown()
         sys.stdout.flush()
@@ -95,7 +95,7 @@ def hide_gpus() -> None:
 
 
 def learner_device() -> str:
-    """Returns the device to learn on: the first GPU that TensorFlow sees, taking memory as it needs it, else the CPU."""
+    """Returns the device to learn on: TensorFlow's first GPU, its memory taken as it is needed, else the CPU."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")

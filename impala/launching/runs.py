@@ -11,7 +11,6 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-
 from impala import config as config_lib
 
 _PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
@@ -37,7 +36,9 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise config_lib.ConfigError([f"--run {path}: {error.strerror}; expected a folder that can be made"]) from None
+            raise config_lib.ConfigError(
+                [f"--run {path}: {error.strerror}; expected a folder that can be made"]
+            ) from None
         self._lock = self._lock_or_refuse()
         self.is_resumed = self._check_contents(config)
         self._write(config)
@@ -76,7 +77,10 @@ class RunFolder:
         differences = config_differences(config_lib.load(saved), config)
         if differences:
             raise config_lib.ConfigError(
-                [f"{line} (--run {self.path} was started so; use another --run, or --restart)" for line in differences[:5]]
+                [
+                    f"{line} (--run {self.path} was started so; use another --run, or --restart)"
+                    for line in differences[:5]
+                ]
             )
         return True
 
@@ -128,7 +132,11 @@ def versions() -> str:
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     ).stdout.strip()  # fmt: skip
     model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         "unknown processor",
     )
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

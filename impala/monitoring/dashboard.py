@@ -72,8 +72,9 @@ class Dashboard:
     def line(self, row: dict[str, Any]) -> str:
         """Returns a row in one line."""
         return (
-            f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  {_number(row['frames_per_second'], 0)} frames/s  "
-            f"updates {row['updates']:,}  lag {_number(row['lag_mean'])}/{_number(row['lag_p95'])}/{_number(row['lag_max'], 0)}  "
+            f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  "
+            f"{_number(row['frames_per_second'], 0)} frames/s  updates {row['updates']:,}  "
+            f"lag {_number(row['lag_mean'])}/{_number(row['lag_p95'])}/{_number(row['lag_max'], 0)}  "
             f"return {_number(row['return_mean'])} ({row['episodes']} episodes)  entropy {_number(row['entropy'], 2)}  "
             f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
         )
@@ -93,7 +94,9 @@ class Dashboard:
         )
         says = Text.assemble(("● ", "green" if row["verdict"] == "balanced" else "yellow"), (row["verdict"], "bold"),
                              f": {_VERDICTS[row['verdict']]}")  # fmt: skip
-        return Panel(Group(progress, Text(), grid, Text(), says), title=self._title, subtitle="Ctrl-C ends with a checkpoint")
+        return Panel(
+            Group(progress, Text(), grid, Text(), says), title=self._title, subtitle="Ctrl-C ends with a checkpoint"
+        )
 
 
 def _columns(row: dict[str, Any]):
@@ -103,12 +106,16 @@ def _columns(row: dict[str, Any]):
         ("updates/s", _number(row["updates_per_second"])),
         ("return, last 100", _number(row["return_mean"])),
         ("episodes", f"{row['episodes']:,}"),
-        ("policy lag mean/p95/max", f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}"),
+        (
+            "policy lag mean/p95/max",
+            f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}",
+        ),
         ("queue fill", percent("queue_fill")),
         ("learner waits", percent("learner_wait_fraction")),
         ("actors wait for the table", percent("actor_blocked_fraction")),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
     ]
+    memory = [_number(row[f"rss_{role}_mb"], 0) for role in ("learner", "actors", "table")]
     right = [
         ("loss", _number(row["loss"], 2)),
         ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
@@ -118,7 +125,7 @@ def _columns(row: dict[str, Any]):
         ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
         ("learning rate", f"{row['learning_rate']:.2e}"),
         ("skipped updates", str(row["skipped_updates"])),
-        ("memory learner/actors/table", " / ".join(_number(row[f"rss_{n}_mb"], 0) for n in ("learner", "actors", "table")) + " MB"),
+        ("memory learner/actors/table", " / ".join(memory) + " MB"),
     ]  # fmt: skip
     return left, right
 

@@ -14,4 +14,5 @@ def lines(root: Path, is_running: Callable[[Path], bool]) -> Iterator[str]:
         last = rows[-1] if rows else {}
         has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
         state = "running" if is_running(folder) else "stopped" if has_checkpoint else "empty"
-        yield f"{folder.name:24} {state:8} frames {last.get('frames', '–'):>12}  return {last.get('return_mean') or '–':>8}"
+        frames, score = last.get("frames", "–"), last.get("return_mean") or "–"
+        yield f"{folder.name:24} {state:8} frames {frames:>12}  return {score:>8}"

@@ -162,7 +162,10 @@ class Monitor:
         """Returns what a checkpoint must hold for the counters to go on."""
         with self._lock:
             return dict(
-                frames=self.frames, wall_seconds=self.wall_seconds, episodes=self.num_episodes, scores=list(self._scores)
+                frames=self.frames,
+                wall_seconds=self.wall_seconds,
+                episodes=self.num_episodes,
+                scores=list(self._scores),
             )
 
     def add_update(self, updates: int, metrics: dict[str, float], weights_version: np.ndarray) -> None:

@@ -58,7 +58,9 @@ def main(arguments: list[str]) -> int:
         output = Path(arguments[index + 1])
         arguments = arguments[:index] + arguments[index + 2 :]
     folders = [Path(argument) for argument in arguments]
-    problems = [f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()]
+    problems = [
+        f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
+    ]
     if problems or not folders:
         raise config_lib.ConfigError(problems or ["impala plot: no run given; expected impala plot RUN…"])
     print(draw(folders, output or folders[0] / "curves.png"))

@@ -38,7 +38,12 @@ class ActorCritic(tf.Module):
 
 
 def make(
-    environment: EnvironmentSpec, *, torso: str = "shallow", hidden_sizes=(64, 64), bfloat16: bool = False, seed: int = 0
+    environment: EnvironmentSpec,
+    *,
+    torso: str = "shallow",
+    hidden_sizes=(64, 64),
+    bfloat16: bool = False,
+    seed: int = 0,
 ) -> ActorCritic:
     """Makes a network for `environment` and creates its variables, the same for the same seed."""
     shape, dtype = environment.observation

@@ -22,7 +22,9 @@ Torso = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _BLOCK = 4  # pixels; the stride of the first convolution
 
 
-def make(name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), seed: int = 0, bfloat16: bool = False) -> Torso:
+def make(
+    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), seed: int = 0, bfloat16: bool = False
+) -> Torso:
     """Makes the torso called `name`; `num_stacked` frames are stacked, `hidden_sizes` serve the MLP."""
     build = _Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
     if name == "mlp":

@@ -32,7 +32,9 @@ class ActorNode:
         self._learner = learner
         table.server_info(timeout=60)  # a writer would wait for a missing server for ever
         self._network = networks.make(spec, **network_arguments(config))
-        self._fetcher = weights.Fetcher(learner.futures.get_weights, lambda w: learners.assign_weights(self._network, w))
+        self._fetcher = weights.Fetcher(
+            learner.futures.get_weights, lambda w: learners.assign_weights(self._network, w)
+        )
         self._lanes = self._make_lanes(table)
 
     def _make_lanes(self, table) -> list:
@@ -42,9 +44,7 @@ class ActorNode:
         actor, length = self._config.actor, self._config.learner.unroll_length
         num_each = actor.num_environments // actor.num_lanes
         logits, lanes = policies.network_logits(self._network), []
-        self._sink = chunks.TableSink(
-            table, "queue", should_stop=self._stop.is_set, max_pending=num_each
-        )
+        self._sink = chunks.TableSink(table, "queue", should_stop=self._stop.is_set, max_pending=num_each)
         for lane in range(actor.num_lanes):
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)

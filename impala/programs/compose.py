@@ -9,9 +9,7 @@ from impala.config import Config
 def network_arguments(config: Config) -> dict[str, Any]:
     """Returns the keyword arguments of `networks.make`."""
     network = config.network
-    return dict(
-        torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed
-    )
+    return dict(torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed)
 
 
 def make_learner(config: Config, network):

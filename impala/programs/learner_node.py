@@ -198,6 +198,8 @@ class _Recorder:
 
     def __call__(self, chunk: Chunk) -> None:
         if self._count < self._num_chunks:
-            arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
+            arrays = {
+                name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)
+            }
             np.savez_compressed(self._folder / f"{self._count:06d}.npz", **arrays)
             self._count += 1

@@ -16,16 +16,16 @@ P = np.array([  # [state, action, next state]
     [[.1, .6, .3], [.7, 0, .3]],
     [[0, .9, .1], [.4, .4, .2]],
 ])  # fmt: skip
-R = np.array([[1, -1], [0, 2], [-.5, .5]])
-PI = np.array([[.8, .2], [.3, .7], [.5, .5]])
-MU = np.array([[.4, .6], [.6, .4], [.1, .9]])
+R = np.array([[1, -1], [0, 2], [-0.5, 0.5]])
+PI = np.array([[0.8, 0.2], [0.3, 0.7], [0.5, 0.5]])
+MU = np.array([[0.4, 0.6], [0.6, 0.4], [0.1, 0.9]])
 RHO = PI / MU
 
 # The golden unroll: T = 5, a termination at index 2.
-R_T = np.array([1, 0, -1, 2, .5])
-DISCOUNT_T = np.array([.9, .9, 0, .9, .9])
-V = np.array([.5, 1, -.5, 2, 0, 1.5])
-RHO_TM1 = np.array([2, .5, 1.5, 4, 1.25])
+R_T = np.array([1, 0, -1, 2, 0.5])
+DISCOUNT_T = np.array([0.9, 0.9, 0, 0.9, 0.9])
+V = np.array([0.5, 1, -0.5, 2, 0, 1.5])
+RHO_TM1 = np.array([2, 0.5, 1.5, 4, 1.25])
 
 
 def value_of(policy):

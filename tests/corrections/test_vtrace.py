@@ -220,9 +220,13 @@ def test_shift_and_scale_of_rewards(seed, shift, scale):
         v_t=arguments["v_t"] + shift / (1 - gamma),
     )
     np.testing.assert_allclose(corrections.vtrace(**moved).advantage_tm1, targets.advantage_tm1, atol=1e-8)
-    np.testing.assert_allclose(corrections.vtrace(**moved).target_tm1, targets.target_tm1 + shift / (1 - gamma), atol=1e-8)
+    np.testing.assert_allclose(
+        corrections.vtrace(**moved).target_tm1, targets.target_tm1 + shift / (1 - gamma), atol=1e-8
+    )
     scaled = arguments | {name: scale * arguments[name] for name in ("r_t", "v_tm1", "v_t")}
-    np.testing.assert_allclose(corrections.vtrace(**scaled).target_tm1, scale * targets.target_tm1, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        corrections.vtrace(**scaled).target_tm1, scale * targets.target_tm1, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_nothing_before_a_termination_depends_on_what_follows():

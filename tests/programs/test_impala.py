@@ -10,7 +10,16 @@ import pytest
 
 from impala.learning import checkpoints
 from tests.programs.running import (
-    CATCH, ENDLESS, is_training, node, press_ctrl_c, rows, run, start, survivors, wait_for,
+    CATCH,
+    ENDLESS,
+    is_training,
+    node,
+    press_ctrl_c,
+    rows,
+    run,
+    start,
+    survivors,
+    wait_for,
 )  # fmt: skip
 
 
