@@ -13,6 +13,8 @@ import json
 import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,11 +24,7 @@ from pathlib import Path
 from impala import config as config_lib
 
 _PART_SECONDS, _TRAIN_SECONDS, _WARM_UP_SECONDS = 6.0, 75.0, 30.0
-_DEFAULT = """
-environment: {name: "atari:pong"}
-learner: {unroll_length: 20, batch_size: 32}
-replay: {queue_size: 64}
-"""
+_DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
 
 
 def bound(env: float, inference: float, learner: float, table: float) -> float:
@@ -106,7 +104,7 @@ def learner_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def vtrace_fraction(config: config_lib.Config, seconds: float) -> float:
-    """Share of V-trace in the learner's step: its own time alone over the step's time alone, on the same batch."""
+    """Share of V-trace in the learner's step at T = 20, B = 32: its time alone over the step's time alone."""
     import tensorflow as tf
 
     from impala import networks
@@ -114,6 +112,8 @@ def vtrace_fraction(config: config_lib.Config, seconds: float) -> float:
     from impala.programs.compose import make_correction, make_learner, network_arguments
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    sizes = {"unroll_length": 20, "batch_size": 32}
+    config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes)})
     spec = _make_environment(config, 1).spec
     learner = make_learner(config, networks.make(spec, **network_arguments(config)))
     batch = _random_batch(config, spec)
@@ -183,16 +183,15 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
 
     path = folder / "config.yaml"
     path.write_text(config_lib.dump(config))
-    budget = ["--total-frames", str(10**9), "--log-period-seconds", "1.0", "--run", str(folder / "run")]
-    command = multiprocessing.get_context("spawn").Process(
-        target=_train_quietly, args=(["--config", str(path), *budget],)
+    options = ["--total-frames", str(10**9), "--log-period-seconds", "1.0", "--run", str(folder / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "impala", "train", "--config", str(path), *options], stdout=subprocess.DEVNULL
     )
-    command.start()
     try:
         time.sleep(_WARM_UP_SECONDS + _TRAIN_SECONDS)
     finally:
-        command.terminate()
-        command.join(60)
+        process.terminate()
+        process.wait(60)
     rows = read_csv(folder / "run" / "metrics.csv")
     if len(rows) < 10:
         raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; see {folder / 'run' / 'logs'}")
@@ -205,14 +204,6 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
         train=steps, lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
         actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
     )  # fmt: skip
-
-
-def _train_quietly(arguments):
-    from impala import cli
-
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), 1)
-        cli.train(arguments)
 
 
 def _make_environment(config: config_lib.Config, num_environments: int):
@@ -274,12 +265,7 @@ def main(arguments: list[str]) -> int:
     """The command `impala bench`."""
     overrides = config_lib.parse_overrides(arguments)
     path, output = overrides.pop("config", None), overrides.pop("json", None)
-    if path:
-        config = config_lib.load(path, overrides)
-    else:
-        import yaml
-
-        config = config_lib.build(yaml.safe_load(_DEFAULT), overrides)
+    config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     result = measure(config)
     for name in ("env", "inference", "learner", "table", "bound", "train"):

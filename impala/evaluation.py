@@ -120,9 +120,10 @@ def main(arguments: list[str]) -> int:
     if not (folder / "config.yaml").exists():
         raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
     row = evaluate(folder, num_episodes=episodes, greedy=greedy)
+    how = "greedy" if greedy else "sampled"
     print(
-        f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} "
-        f"{'greedy' if greedy else 'sampled'} episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
+        f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} {how} episodes), "
+        f"weights of update {row['updates']} · {folder / 'evaluations.csv'}"
     )
     if row["human_normalised"] is not None:
         print(f"{100 * row['human_normalised']:.0f} % human-normalised")

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Keeps the evidence of a run: scripts/keep_result.sh runs/pong pong  →  docs/results/pong/
+set -eu
+run=$1 topic=docs/results/$2
+mkdir -p "$topic"
+for file in metrics.csv config.yaml versions.txt command.txt evaluations.csv launches.json; do
+  if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
+done
+sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt"
+.venv/bin/impala plot "$run" --output "$topic/curves.png"
