@@ -7,6 +7,7 @@ Imports neither TensorFlow nor a station, so that wrong usage is refused in a mo
 import difflib
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ Correction = Literal["none", "vtrace"]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
@@ -27,7 +29,7 @@ class ConfigError(ValueError):
     """A configuration that cannot run: one line per error in `lines`."""
 
     def __init__(self, lines: Iterable[str]):
-        self.lines = list(lines)
+        self.lines = [" ".join(line.splitlines()) for line in lines]
         super().__init__("\n".join(self.lines))
 
 
@@ -119,7 +121,7 @@ class Config(_Model):
     loss: LossConfig = LossConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
-    target_return: float | None = None  # ends the run when the last 100 episodes' mean reaches it
+    target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
     checkpoint_period_seconds: Positive = 60.0
     num_checkpoints: Count = 3  # kept
     log_period_seconds: Positive = 5.0
@@ -157,23 +159,38 @@ def _mapping_without_duplicates(loader, node):
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
+class _Dumper(yaml.SafeDumper):
+    """safe_dump that quotes what `_Loader` would read as a number."""
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
 
 _MAX_FILE_BYTES = 1 << 20
 
 
+def _parse(text: str) -> Any:
+    """Parses YAML; what PyYAML lets through as other errors is a YAMLError too."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # 2001-99-99, !!int x, !!bool x, [[[[…
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from None
+
+
 def read_yaml(path: str | Path) -> dict:
     """Reads a mapping from a YAML file. Raises ConfigError with one line when it cannot."""
-    path = Path(path)
+    path = Path(str(path))  # on the command line, --config 5 is a number
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise ConfigError(
                 [f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"]
             )
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = _parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
         raise ConfigError([f"--config {path}: {getattr(error, 'strerror', None) or error}{near}"]) from None
@@ -199,7 +216,7 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
                 continue
             value = arguments.pop(0)
         try:
-            overrides[key.replace("-", "_")] = yaml.load(value, _Loader)
+            overrides[key.replace("-", "_")] = _parse(value)
         except yaml.YAMLError:
             overrides[key.replace("-", "_")] = value
     if errors:
@@ -213,7 +230,7 @@ def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
     Raises:
       ConfigError: all errors at once, a line each: the key, the value, what was expected, the nearest valid name.
     """
-    merged = _deep_copy(data)
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
     errors = []
     for key, value in overrides.items():
         *parents, last = key.split(".")
@@ -241,7 +258,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
 
 def dump(config: Config) -> str:
     """Returns the resolved configuration as YAML; `load` of it gives an equal Config."""
-    return yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
+    return yaml.dump(config.model_dump(mode="json", by_alias=True), Dumper=_Dumper, sort_keys=False)
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -262,8 +279,16 @@ def _leaves(node: Mapping, prefix: str = ""):
             yield f"{prefix}{key}", value
 
 
-def _deep_copy(data: Mapping) -> dict:
-    return {key: _deep_copy(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+_REPR = reprlib.Repr()
+_REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
+
+
+def _show(value: Any) -> str:
+    """Returns `repr(value)`, cut to a line: aliases make a short file long."""
+    try:
+        return _REPR.repr(value if not isinstance(value, float) or math.isfinite(value) else str(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "a huge integer"
 
 
 def _describe(error: Mapping) -> str:
@@ -277,9 +302,9 @@ def _describe(error: Mapping) -> str:
         return f"{key + ': ' if key else ''}{error['ctx']['error']}"
     if error["type"] == "literal_error":
         allowed = [name.strip(" '") for name in re.split(r",| or ", error["ctx"]["expected"])]
-        return f"{key}: {value!r} is not one of {', '.join(allowed)}{nearest(str(value), allowed)}"
-    shown = value if not isinstance(value, float) or math.isfinite(value) else str(value)
-    return f"{key}: got {shown!r}; {error['msg'][0].lower() + error['msg'][1:]}"
+        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        return f"{key}: {_show(value)} is not one of {', '.join(allowed)}{hint}"
+    return f"{key}: got {_show(value)}; {error['msg'][0].lower() + error['msg'][1:]}"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 _STATE, _PREFIX, _TEMPORARY, _DAMAGED = "state.json", "tensors", ".tmp", ".damaged"
+_LOAD_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, tf.errors.OpError)
 
 
 class NoSoundCheckpoint(RuntimeError):
@@ -81,10 +82,11 @@ class Checkpoints:
         for path in reversed(self.paths()):
             try:
                 return self._load(path)
-            except (OSError, ValueError, KeyError, AssertionError, IndexError, tf.errors.OpError) as error:
+            except _LOAD_ERRORS as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 report(f"checkpoint {path} is damaged ({reason}); trying the one before")
                 if not read_only:
+                    shutil.rmtree(path.with_suffix(_DAMAGED), ignore_errors=True)
                     path.rename(path.with_suffix(_DAMAGED))
                 damaged.append(path.name)
         if damaged:
@@ -100,7 +102,7 @@ class Checkpoints:
             if _sha256(path / name) != digest:
                 raise ValueError(f"{name} does not match its SHA-256")
         status = self._checkpoint.read(str(path / _PREFIX))
-        status.assert_existing_objects_matched()
+        status.assert_consumed()
         return state
 
 

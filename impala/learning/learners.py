@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from impala.types import Chunk, Weights
@@ -53,7 +54,8 @@ class Learner:
         Raises:
           NonFiniteUpdates: that happened `max_non_finite` times in a row.
         """
-        applied, metrics = self._step(batch, tf.constant(learning_rate))
+        # An array, not a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
+        applied, metrics = self._step(batch, tf.convert_to_tensor(np.array(learning_rate, np.float32)))
         self.num_updates += 1
         applied = bool(applied)
         if applied:

@@ -40,11 +40,12 @@ class ActorNode:
     def _make_lanes(self, table) -> list:
         from impala import environments
         from impala.acting import actors, chunks, policies
+        from impala.replay import tables
 
         actor, length = self._config.actor, self._config.learner.unroll_length
         num_each = actor.num_environments // actor.num_lanes
         logits, lanes = policies.network_logits(self._network), []
-        self._sink = chunks.TableSink(table, "queue", should_stop=self._stop.is_set, max_pending=num_each)
+        self._sink = chunks.TableSink(table, tables.QUEUE, should_stop=self._stop.is_set, max_pending=num_each)
         for lane in range(actor.num_lanes):
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)

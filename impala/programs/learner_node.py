@@ -127,8 +127,10 @@ class LearnerNode:
         )
 
     def _queue_fill(self) -> float | None:
+        from impala.replay import tables
+
         try:
-            info = self._table.server_info(timeout=2)["queue"]
+            info = self._table.server_info(timeout=2)[tables.QUEUE]
         except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
             logging.warning("the table did not answer: %s", error)
             return None

@@ -1,0 +1,139 @@
+"""Any gymnasium id: episode ends through a real TimeLimit, spaces, dtypes; and names."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from impala import environments
+from impala.environments import gymnasium_environment
+
+SCRIPTED = "ImpalaTests/Scripted-v0"
+
+
+class Scripted(gymnasium.Env):
+    """Episode 0 terminates at step 3; episode 1 goes on; episode 2 terminates at step 5, its limit."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def __init__(self):
+        self._episode, self.actions = -1, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._episode, self._time = self._episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self._time += 1
+        ends = {0: 3, 1: None, 2: 5}[self._episode % 3]
+        return self._observe(), float(action), self._time == ends, False, {}
+
+    def _observe(self):
+        return np.array([self._episode, self._time], np.float64)
+
+
+class Unsuitable(Scripted):
+    def __init__(self, actions=None, observations=None):
+        super().__init__()
+        self.action_space = actions or self.action_space
+        self.observation_space = observations or self.observation_space
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    gymnasium.register(SCRIPTED, Scripted, max_episode_steps=5)
+    box, discrete = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(3)
+    gymnasium.register("ImpalaTests/Continuous-v0", Unsuitable, kwargs=dict(actions=box))
+    gymnasium.register("ImpalaTests/Symbols-v0", Unsuitable, kwargs=dict(observations=discrete))
+    yield
+    for name in (SCRIPTED, "ImpalaTests/Continuous-v0", "ImpalaTests/Symbols-v0"):
+        gymnasium.registry.pop(name)
+
+
+def test_termination_truncation_and_both():
+    environment = environments.make(SCRIPTED, num_environments=2)
+    steps = [environment.reset(0)]
+    for _ in range(15):
+        environment.send(np.array([0, 1], np.int32))
+        steps.append(environment.receive())
+    environment.close()
+    one = {name: np.array([getattr(step, name)[1] for step in steps]) for name in steps[0]._fields}
+    # episode 0: 3 steps, terminated; 1: 5 steps, truncated; 2: 5 steps, terminated at the limit
+    time = [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
+    episode = [0] * 4 + [1] * 6 + [2] * 6
+    np.testing.assert_array_equal(one["observation"], np.stack([episode, time], axis=1))
+    assert one["observation"].dtype == np.float32
+    np.testing.assert_array_equal(np.flatnonzero(one["is_last"]), [3, 9, 15])
+    np.testing.assert_array_equal(np.flatnonzero(one["is_first"]), [0, 4, 10])
+    np.testing.assert_array_equal(np.flatnonzero(one["discount"] == 0), [3, 15])
+    # Actions 0 and 1 are the environment's 5 and 6; a reset brings nothing.
+    np.testing.assert_array_equal(one["reward"], np.where(one["is_first"], 0.0, 6.0))
+    assert steps[1].reward.tolist() == [5.0, 6.0]
+
+
+def test_cartpole_is_truncated_at_its_limit_with_discount_one():
+    """A hand-written balancer holds the pole for 500 steps."""
+    environment = environments.make("CartPole-v1", num_environments=2)
+    step, last = environment.reset(0), None
+    for t in range(1, 502):
+        x, v, angle, rate = step.observation.T
+        environment.send((angle + 0.5 * rate + 0.05 * x + 0.1 * v > 0).astype(np.int32))
+        step = environment.receive()
+        if step.is_last.any():
+            last = last or (t, step)
+    environment.close()
+    t, step = last
+    assert t == 500 and step.is_last.all() and (step.discount == 1).all()
+
+
+@pytest.mark.parametrize("name, what", [("Continuous", "Box"), ("Symbols", "Discrete")])
+def test_refuses_spaces_it_cannot_serve(name, what):
+    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box and a Discrete space"):
+        gymnasium_environment.Gymnasium(f"ImpalaTests/{name}-v0", num_environments=1)
+
+
+@pytest.mark.parametrize("name", ["catch", "atari:pong", "atari:ms_pacman", "CartPole-v1", SCRIPTED])
+def test_known_names(name):
+    assert environments.check_name(name) is None
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("atari:pomg", "atari:pong"),
+        ("atari:Breakout", "atari:breakout"),
+        ("atari:mspacman", "atari:ms_pacman"),
+        ("CartPole-v11", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("Catch", "catch"),
+    ],
+)
+def test_unknown_names_come_with_the_nearest(name, near):
+    line = environments.check_name(name)
+    assert "\n" not in line and repr(name) in line and line.endswith(f"did you mean {near}?")
+
+
+def test_a_name_like_nothing_is_refused_without_a_guess():
+    line = environments.check_name("qqqqqqqqqqqqqqqqqqqqqqqqq")
+    assert "is unknown" in line and "did you mean" not in line
+    assert environments.check_name("") is not None
+
+
+def test_names_are_checked_fast_and_without_tensorflow():
+    code = """if True:
+        import sys
+        from impala import environments
+        assert environments.check_name("atari:pomg") and environments.check_name("CartPol-v1")
+        assert environments.check_name("atari:pong") is None and environments.check_name("CartPole-v1") is None
+        heavy = {"tensorflow", "reverb", "launchpad"} & set(sys.modules)
+        assert not heavy, heavy"""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=60)
+    assert time.monotonic() - started < 15  # about 0.5 s; TensorFlow alone takes 5 s and more

@@ -1,0 +1,312 @@
+"""Checkpoints: bit for bit, whole or not at all, and what becomes of damaged ones."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala import networks
+from impala.learning import checkpoints, optimizers
+from impala.types import ArraySpec, EnvironmentSpec
+
+SPEC = EnvironmentSpec("x", ArraySpec((6,), np.float32), num_actions=3)
+
+
+class Trained:
+    """A network with its optimizer; `train` moves weights and slots."""
+
+    def __init__(self, seed=0, hidden_sizes=(8, 8), optimizer="rmsprop"):
+        self.network = networks.make(SPEC, torso="mlp", hidden_sizes=hidden_sizes, seed=seed)
+        self.optimizer = optimizers.make(optimizer, self.network.trainable_variables, epsilon=0.1, rmsprop_momentum=0.9)
+        self.optimizer.learning_rate = 1e-2
+
+    def train(self, num_steps=1, seed=0):
+        random = np.random.default_rng(seed)
+        for _ in range(num_steps):
+            self.optimizer.apply_gradients(
+                [
+                    (tf.constant(random.normal(size=v.shape).astype(np.float32)), v)
+                    for v in self.network.trainable_variables
+                ]
+            )
+        return self
+
+    def state(self):
+        """Bytes of weights, slots and counters."""
+        return [v.numpy().tobytes() for v in (*self.network.trainable_variables, *self.optimizer.variables())]
+
+    def checkpoints(self, folder, **kwargs):
+        return checkpoints.Checkpoints(folder, network=self.network, optimizer=self.optimizer, **kwargs)
+
+
+def saved(folder, updates=(10, 20, 30), **kwargs):
+    """Saves after each number of updates; returns (Trained, its state at each of them)."""
+    trained, states = Trained(), {}
+    writer = trained.checkpoints(folder, **kwargs)
+    for update in updates:
+        trained.train(seed=update)
+        states[update] = trained.state()
+        writer.save(update, dict(frames=100 * update))
+    return trained, states
+
+
+def restored(folder, **kwargs):
+    """Restores into a fresh network; returns (state.json, weights and slots, what was reported)."""
+    fresh, reports = Trained(seed=9), []
+    state = fresh.checkpoints(folder).restore(reports.append, **kwargs)
+    return state, fresh.state(), reports
+
+
+# --- sound ones ---
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_weights_slots_and_state_come_back_bit_for_bit(tmp_path, optimizer):
+    trained, fresh = Trained(optimizer=optimizer).train(3), Trained(seed=5, optimizer=optimizer)
+    path = trained.checkpoints(tmp_path).save(1234, dict(frames=5678, note="ä", nested={"x": [1, 2.5]}))
+    assert path == tmp_path / "0000001234"
+    assert fresh.state() != trained.state()
+    state = fresh.checkpoints(tmp_path).restore()
+    assert fresh.state() == trained.state()
+    assert (state["updates"], state["frames"], state["note"], state["nested"]) == (1234, 5678, "ä", {"x": [1, 2.5]})
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_training_goes_on_as_if_it_had_never_stopped(tmp_path, optimizer):
+    trained = Trained(optimizer=optimizer).train(3)
+    trained.checkpoints(tmp_path).save(3, {})
+    fresh = Trained(seed=5, optimizer=optimizer)
+    fresh.checkpoints(tmp_path).restore()
+    assert fresh.train(4, seed=1).state() == trained.train(4, seed=1).state()
+
+
+def test_the_newest_is_restored(tmp_path):
+    _, states = saved(tmp_path)
+    state, tensors, reports = restored(tmp_path)
+    assert state["updates"] == 30 and tensors == states[30] and reports == []
+
+
+def test_the_newest_has_most_updates_whatever_was_written_last(tmp_path):
+    trained, states = saved(tmp_path, updates=(9, 100, 20))
+    assert restored(tmp_path)[0]["updates"] == 100
+
+
+def test_an_empty_folder_is_a_new_run(tmp_path):
+    assert restored(tmp_path / "not" / "there")[0] is None
+    assert checkpoints.read_state(tmp_path) is None
+
+
+def test_a_second_save_of_one_update_replaces_the_first(tmp_path):
+    trained, _ = saved(tmp_path, updates=(10,))
+    trained.train()
+    trained.checkpoints(tmp_path).save(10, dict(frames=7))
+    state, tensors, _ = restored(tmp_path)
+    assert state["frames"] == 7 and tensors == trained.state()
+
+
+@pytest.mark.parametrize("num_kept", [1, 2, 3])
+def test_only_the_newest_stay(tmp_path, num_kept):
+    saved(tmp_path, updates=(1, 2, 3, 11, 12), num_kept=num_kept)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:010d}" for n in (1, 2, 3, 11, 12)][-num_kept:]
+
+
+def test_what_a_kill_left_behind_is_passed_over_and_swept(tmp_path):
+    trained, states = saved(tmp_path, updates=(10, 20))
+    half = tmp_path / "0000000030.tmp"
+    half.mkdir()
+    (half / "tensors.index").write_bytes(b"half")
+    state, tensors, reports = restored(tmp_path)
+    assert state["updates"] == 20 and tensors == states[20] and reports == []
+    trained.checkpoints(tmp_path).save(40, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000010", "0000000020", "0000000040"]
+
+
+def test_the_state_is_read_without_the_tensors(tmp_path):
+    saved(tmp_path)
+    (tmp_path / "0000000030" / "state.json").write_text("{")
+    assert checkpoints.read_state(tmp_path)["frames"] == 2000
+
+
+# --- damaged ones ---
+
+
+def _truncate(path, size=None):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2 if size is None else size])
+
+
+def _flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "data truncated": lambda path: _truncate(path / "tensors.data-00000-of-00001"),
+    "data empty": lambda path: _truncate(path / "tensors.data-00000-of-00001", 0),
+    "data gone": lambda path: (path / "tensors.data-00000-of-00001").unlink(),
+    "a bit of the data flipped": lambda path: _flip(path / "tensors.data-00000-of-00001"),
+    "index truncated": lambda path: _truncate(path / "tensors.index"),
+    "index empty": lambda path: _truncate(path / "tensors.index", 0),
+    "index gone": lambda path: (path / "tensors.index").unlink(),
+    "a bit of the index flipped": lambda path: _flip(path / "tensors.index"),
+    "tensors of another one": lambda path: [
+        shutil.copy(p, path) for p in (path.parent / "0000000010").glob("tensors*")
+    ],
+    "state gone": lambda path: (path / "state.json").unlink(),
+    "state truncated": lambda path: _truncate(path / "state.json"),
+    "state empty": lambda path: _truncate(path / "state.json", 0),
+    "state not text": lambda path: (path / "state.json").write_bytes(b"\xff\x00\xfe"),
+    "state is null": lambda path: (path / "state.json").write_text("null"),
+    "state is a list": lambda path: (path / "state.json").write_text("[]"),
+    "state without digests": lambda path: (path / "state.json").write_text('{"updates": 30}'),
+    "digests are a number": lambda path: (path / "state.json").write_text('{"updates": 30, "sha256": 3}'),
+    "everything gone": lambda path: [file.unlink() for file in path.iterdir()],
+    "a file in its place": lambda path: (shutil.rmtree(path), path.write_bytes(b"")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_falls_back_to_the_one_before(tmp_path, damage):
+    _, states = saved(tmp_path)
+    DAMAGES[damage](tmp_path / "0000000030")
+    state, tensors, reports = restored(tmp_path)
+    assert state["updates"] == 20 and state["frames"] == 2000
+    assert tensors == states[20]
+    assert len(reports) == 1 and "0000000030" in reports[0] and "damaged" in reports[0] and "\n" not in reports[0]
+    assert (tmp_path / "0000000030.damaged").exists() and not (tmp_path / "0000000030").exists()
+
+
+def test_two_damaged_ones_fall_back_twice(tmp_path):
+    _, states = saved(tmp_path)
+    _flip(tmp_path / "0000000030" / "tensors.data-00000-of-00001")
+    _truncate(tmp_path / "0000000020" / "state.json")
+    state, tensors, reports = restored(tmp_path)
+    assert state["updates"] == 10 and tensors == states[10] and len(reports) == 2
+
+
+def test_when_none_is_sound_training_does_not_start_afresh_in_silence(tmp_path):
+    saved(tmp_path, updates=(10, 20))
+    for update in (10, 20):
+        _flip(tmp_path / f"{update:010d}" / "tensors.index")
+    for _ in range(2):  # nor the next time, when the damaged ones have other names
+        with pytest.raises(checkpoints.NoSoundCheckpoint, match="0000000010.*0000000020.*--restart"):
+            restored(tmp_path)
+
+
+def test_reading_only_renames_nothing(tmp_path):
+    _, states = saved(tmp_path)
+    _truncate(tmp_path / "0000000030" / "state.json")
+    before = sorted(tmp_path.rglob("*"))
+    for _ in range(2):
+        state, tensors, _ = restored(tmp_path, read_only=True)
+        assert state["updates"] == 20 and tensors == states[20]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_one_number_of_updates_may_be_damaged_twice(tmp_path):
+    """A resumed run reaches the same update again."""
+    trained, states = saved(tmp_path, updates=(10, 20))
+    for _ in range(2):
+        trained.checkpoints(tmp_path).save(30, {})
+        _flip(tmp_path / "0000000030" / "tensors.index")
+        state, tensors, _ = restored(tmp_path)
+        assert state["updates"] == 20 and tensors == states[20]
+
+
+# --- writing fails ---
+
+
+def snapshot(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_full_disk_leaves_the_older_ones_untouched(tmp_path):
+    """The kernel refuses to let any file grow past 600 bytes: TensorFlow's own writer fails."""
+    trained, states = saved(tmp_path, updates=(10, 20))
+    before = snapshot(tmp_path)
+    trained.train()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:
+        with pytest.raises((OSError, tf.errors.OpError)):
+            trained.checkpoints(tmp_path).save(30, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert snapshot(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+    assert restored(tmp_path)[1] == states[20]
+    trained.checkpoints(tmp_path).save(30, {})  # there is room again
+    assert restored(tmp_path)[1] == trained.state()
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "mkdir", "write_text"])
+def test_an_error_at_any_stage_leaves_the_older_ones_untouched(tmp_path, monkeypatch, call):
+    trained, states = saved(tmp_path, updates=(10, 20))
+    before = snapshot(tmp_path)
+    trained.train()
+    writer = trained.checkpoints(tmp_path, num_kept=1)
+
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if call == "fsync" else checkpoints.Path, call, fail)
+        with pytest.raises(OSError, match="No space left"):
+            writer.save(30, {})
+    assert snapshot(tmp_path) == before
+    assert restored(tmp_path)[1] == states[20]
+
+
+def test_an_older_one_is_pruned_only_after_the_new_one_is_whole(tmp_path, monkeypatch):
+    trained, _ = saved(tmp_path, updates=(10,))
+    seen = []
+
+    def rename(path, target):
+        seen.append(sorted(p.name for p in tmp_path.iterdir()))
+        os.rename(path, target)
+
+    monkeypatch.setattr(checkpoints.Path, "rename", rename)
+    trained.checkpoints(tmp_path, num_kept=1).save(20, {})
+    assert seen == [["0000000010", "0000000020.tmp"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000020"]
+
+
+def test_a_state_that_json_cannot_hold_is_refused_before_anything_is_lost(tmp_path):
+    trained, _ = saved(tmp_path, updates=(10,))
+    before = snapshot(tmp_path)
+    with pytest.raises(TypeError):
+        trained.checkpoints(tmp_path).save(20, dict(frames=np.int64(3)))
+    assert snapshot(tmp_path) == before
+
+
+# --- other networks ---
+
+
+@pytest.mark.parametrize("hidden_sizes", [(8, 9), (8, 8, 8), (8,)], ids=["wider", "deeper", "shallower"])
+def test_a_network_of_another_shape_is_refused(tmp_path, hidden_sizes):
+    saved(tmp_path, updates=(10,))
+    before = snapshot(tmp_path)
+    other = Trained(hidden_sizes=hidden_sizes)
+    with pytest.raises(checkpoints.NoSoundCheckpoint):
+        other.checkpoints(tmp_path).restore(lambda line: None, read_only=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    saved(tmp_path, updates=(10,))
+    with pytest.raises(checkpoints.NoSoundCheckpoint):
+        Trained(optimizer="adam").checkpoints(tmp_path).restore(lambda line: None, read_only=True)
+
+
+def test_a_checkpoint_is_its_tensors_and_one_readable_file(tmp_path):
+    saved(tmp_path, updates=(10,))
+    names = sorted(path.name for path in (tmp_path / "0000000010").iterdir())
+    assert names == ["state.json", "tensors.data-00000-of-00001", "tensors.index"]
+    state = json.loads((tmp_path / "0000000010" / "state.json").read_text())
+    assert sorted(state["sha256"]) == names[1:] and state["updates"] == 10

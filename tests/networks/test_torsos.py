@@ -1,0 +1,175 @@
+"""Torsos and heads: shapes, seeds, arithmetic, and a torso of one's own."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala import networks
+from impala.networks import frames, torsos
+from impala.types import ArraySpec, EnvironmentSpec
+
+ATARI = EnvironmentSpec("atari:x", ArraySpec((84, 84), np.uint8), num_actions=6, num_stacked=4)
+FLAT = EnvironmentSpec("flat", ArraySpec((10, 5), np.float32), num_actions=3)
+NETWORKS = {"mlp": FLAT, "shallow": ATARI, "nature": ATARI, "resnet": ATARI}
+
+
+def random_input(spec, n=3, b=2, seed=0):
+    random = np.random.default_rng(seed)
+    shape, dtype = spec.observation
+    size = (n + spec.num_stacked - 1, b, *shape)
+    observation = random.integers(256, size=size, dtype=np.uint8) if dtype == np.uint8 else random.normal(size=size)
+    return tf.constant(observation.astype(dtype)), tf.constant(random.random((n, b)) < 0.3)
+
+
+@pytest.mark.parametrize("size, block", [(8, 4), (4, 4), (4, 2)])
+def test_block_conv_equals_an_ordinary_convolution(size, block):
+    """The same kernel on stacked planes: Keras' Conv2D with stride `block`."""
+    build = torsos._Builder(itertools.count(5), "float32")
+    layer = torsos.BlockConv(16, size, block, 4, build)
+    layer.bias.assign(np.random.default_rng(2).normal(size=16))
+    keras = tf.keras.layers.Conv2D(16, size, block, activation="relu")
+    observation, is_first = random_input(ATARI)
+    planes = frames.stack_planes(observation, is_first, 4)
+    planes = tf.cast(tf.reshape(planes, [-1, 84, 84, 4]), tf.float32) / 255
+    keras.build(planes.shape)
+    keras.set_weights([layer.kernel.numpy(), layer.bias.numpy()])
+    blocks = frames.stack_blocks(observation, is_first, 4, block)
+    blocks = tf.cast(tf.reshape(blocks, [-1, *blocks.shape[2:]]), tf.float32) / 255
+    expected = keras(planes).numpy()
+    assert (expected > 0).mean() > 0.2
+    np.testing.assert_allclose(layer(blocks), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("torso", NETWORKS)
+def test_shapes_and_dtypes(torso):
+    spec = NETWORKS[torso]
+    network = networks.make(spec, torso=torso)
+    for n, b in ((1, 5), (4, 2)):
+        outputs = network(*random_input(spec, n, b))
+        assert outputs.logits.shape == (n, b, spec.num_actions) and outputs.value.shape == (n, b)
+        assert outputs.logits.dtype == outputs.value.dtype == tf.float32
+        assert np.isfinite(outputs.logits).all() and np.isfinite(outputs.value).all()
+
+
+@pytest.mark.parametrize(
+    "torso, num_parameters",
+    [
+        # (in · out + out) of each layer, then the policy head of 6 actions and the value head.
+        ("shallow", (8 * 8 * 4 * 16 + 16) + (4 * 4 * 16 * 32 + 32) + (9 * 9 * 32 * 256 + 256) + 257 * 7),
+        ("nature", (8 * 8 * 4 * 32 + 32) + (16 * 32 * 64 + 64) + (9 * 64 * 64 + 64) + (7 * 7 * 64 * 512 + 512) + 513 * 7),
+        (
+            "resnet",
+            (9 * 4 * 16 + 16) + 4 * (9 * 16 * 16 + 16)
+            + (9 * 16 * 32 + 32) + 4 * (9 * 32 * 32 + 32)
+            + 5 * (9 * 32 * 32 + 32)
+            + (11 * 11 * 32 * 256 + 256) + 257 * 7,
+        ),
+    ],
+)  # fmt: skip
+def test_the_papers_layers(torso, num_parameters):
+    network = networks.make(ATARI, torso=torso)
+    assert sum(int(tf.size(v)) for v in network.trainable_variables) == num_parameters
+
+
+@pytest.mark.parametrize("torso", NETWORKS)
+def test_every_parameter_gets_a_gradient(torso):
+    spec = NETWORKS[torso]
+    network = networks.make(spec, torso=torso)
+    with tf.GradientTape() as tape:
+        outputs = network(*random_input(spec))
+        total = tf.reduce_sum(outputs.logits * tf.random.stateless_normal(outputs.logits.shape, [1, 2]))
+        total += tf.reduce_sum(outputs.value)
+    for variable, gradient in zip(network.trainable_variables, tape.gradient(total, network.trainable_variables)):
+        assert gradient is not None and np.abs(gradient).sum() > 0, variable.name
+
+
+@pytest.mark.parametrize("torso", NETWORKS)
+def test_same_seed_same_weights_other_seed_others(torso):
+    spec = NETWORKS[torso]
+    one, same, other = (networks.make(spec, torso=torso, seed=seed).trainable_variables for seed in (3, 3, 4))
+    for a, b, c in zip(one, same, other):
+        np.testing.assert_array_equal(a, b)
+        assert "bias" in a.name or (a.numpy() != c.numpy()).any(), a.name
+
+
+@pytest.mark.parametrize("torso", NETWORKS)
+def test_no_two_layers_of_one_network_start_alike(torso):
+    """Consecutive seeds: layers of one shape must differ."""
+    kernels = [
+        v.numpy() for v in networks.make(NETWORKS[torso], torso=torso, hidden_sizes=(50, 50)).trainable_variables
+    ]
+    for one, other in itertools.combinations([k for k in kernels if k.ndim > 1], 2):
+        assert one.shape != other.shape or (one != other).any()
+
+
+def test_the_first_policy_is_nearly_uniform():
+    for torso, spec in NETWORKS.items():
+        logits = networks.make(spec, torso=torso)(*random_input(spec)).logits
+        assert np.abs(tf.nn.softmax(logits) * spec.num_actions - 1).max() < 0.15, torso
+
+
+@pytest.mark.parametrize("torso", ["mlp", "shallow", "resnet"])
+def test_bfloat16_is_close_to_float32(torso):
+    spec = NETWORKS[torso]
+    inputs = random_input(spec, n=1, b=2)
+    wide, narrow = (networks.make(spec, torso=torso, bfloat16=b) for b in (False, True))
+    for a, b in zip(wide.trainable_variables, narrow.trainable_variables):
+        assert b.dtype == tf.float32, "parameters and their gradients stay wide"
+        np.testing.assert_array_equal(a, b)
+    one, other = wide(*inputs), narrow(*inputs)
+    assert other.logits.dtype == other.value.dtype == tf.float32
+    for a, b in zip(one, other):
+        np.testing.assert_allclose(b, a, atol=0.05 * np.abs(a).max())
+    assert (one.value.numpy() != other.value.numpy()).any(), "nothing was rounded, so nothing ran in bfloat16"
+
+
+def test_batches_and_times_do_not_mix():
+    network = networks.make(ATARI, torso="shallow")
+    observation, is_first = random_input(ATARI, n=4, b=3)
+    together = network(observation, is_first)
+    for j in range(3):
+        alone = network(observation[:, j : j + 1], is_first[:, j : j + 1])
+        np.testing.assert_allclose(alone.logits[:, 0], together.logits[:, j], atol=1e-5)
+        np.testing.assert_allclose(alone.value[:, 0], together.value[:, j], atol=1e-5)
+    for i in range(4):  # the actor's view: one time and its k frames, zeroed where it has seen an episode begin
+        window = frames.stack_planes(observation, is_first, 4)[i]
+        at_once = network(tf.transpose(window, [3, 0, 1, 2]), is_first[i : i + 1] & False)
+        np.testing.assert_allclose(at_once.logits[0], together.logits[i], atol=1e-5)
+
+
+def test_unknown_torsos_are_refused():
+    with pytest.raises(ValueError, match="'shalow' is unknown; expected mlp, shallow, nature or resnet"):
+        networks.make(ATARI, torso="shalow")
+
+
+class Attention(tf.Module):
+    """A torso of one's own: any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F]."""
+
+    def __init__(self, units):
+        super().__init__()
+        self._query, self._units = tf.keras.layers.Dense(1), tf.keras.layers.Dense(units)
+
+    def __call__(self, observation, is_first):
+        x = tf.reshape(observation, [-1, *observation.shape[2:]])  # [n·B, rows, columns]
+        weights = tf.nn.softmax(self._query(x), axis=1)
+        return self._units(tf.reduce_sum(weights * x, axis=1))
+
+
+def test_a_torso_of_ones_own_learns():
+    tf.keras.utils.set_random_seed(0)
+    network = networks.ActorCritic(Attention(8), FLAT.num_actions, seed=1)
+    inputs = random_input(FLAT, n=4, b=8)
+    target = tf.reduce_mean(inputs[0], axis=(2, 3))
+    network(*inputs)
+    assert len(network.trainable_variables) == 8  # two layers and two heads
+    optimizer = tf.keras.optimizers.legacy.Adam(0.02)
+    losses = []
+    for _ in range(50):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(network(*inputs).value - target))
+        losses.append(float(loss))
+        gradients = tape.gradient(loss, network.trainable_variables)
+        optimizer.apply_gradients([(g, v) for g, v in zip(gradients, network.trainable_variables) if g is not None])
+    assert losses[-1] < 0.2 * losses[0]

@@ -1,0 +1,307 @@
+"""Stacking, duplicates and the feeder, which is fed by a real Reverb queue and by hand."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+import reverb
+import tensorflow as tf
+
+from impala.replay import datasets, tables
+from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, chunk_spec, map_fields, zeros
+from tests.replay.test_tables import write
+
+T, B = 4, 3
+SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), num_actions=2), T)
+
+
+def chunk(seq, environment=0, incarnation=0):
+    return zeros(SPEC)._replace(
+        origin=np.array(Origin(1, 2, environment, incarnation, seq), np.int64),
+        r_t=np.arange(T).astype(np.float32) + np.float32(100 * seq),
+        observation=np.arange(2 * (T + 1)).reshape(T + 1, 2).astype(np.float32) + np.float32(1000 * seq),
+        weights_version=np.int64(seq),
+    )
+
+
+def tensors(a_chunk):
+    return map_fields(tf.constant, a_chunk)
+
+
+# --- stack ---
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors"])
+def test_stack_puts_the_batch_after_time(kind):
+    chunks = [chunk(n) for n in range(B)]
+    batch = datasets.stack(chunks if kind == "arrays" else [tensors(c) for c in chunks])
+    assert isinstance(batch, Chunk) and batch.core_state == ()
+    for name in set(Chunk._fields) - {"core_state"}:
+        spec, field = getattr(SPEC, name), getattr(batch, name)
+        has_time = name not in ("previous_action", "previous_reward", "weights_version", "origin")
+        expected = (spec.shape[0], B, *spec.shape[1:]) if has_time else (B, *spec.shape)
+        assert tuple(field.shape) == expected, name
+        assert field.dtype == spec.dtype, name
+        for n in range(B):
+            np.testing.assert_array_equal(field[:, n] if has_time else field[n], getattr(chunks[n], name))
+
+
+def test_stack_keeps_a_recurrent_state_without_time():
+    states = [np.full((2, 5), n, np.float32) for n in range(B)]
+    batch = datasets.stack([chunk(n)._replace(core_state=state) for n, state in enumerate(states)])
+    np.testing.assert_array_equal(batch.core_state, np.stack(states))
+
+
+# --- duplicates and gaps ---
+
+
+def feed(origins):
+    deduplicator = datasets.Deduplicator()
+    fresh = [deduplicator.is_new(Origin(*origin)) for origin in origins]
+    return fresh, deduplicator.num_duplicates, deduplicator.num_gaps
+
+
+def seqs(*numbers):
+    return [(0, 0, 0, 0, n) for n in numbers]
+
+
+def test_an_unbroken_stream():
+    assert feed(seqs(0, 1, 2, 3)) == ([True] * 4, 0, 0)
+
+
+def test_a_stream_that_is_joined_late_has_no_gap():
+    assert feed(seqs(17, 18)) == ([True] * 2, 0, 0)
+
+
+def test_duplicates_are_dropped():
+    assert feed(seqs(0, 0, 1, 2, 1, 2, 3)) == ([True, False, True, True, False, False, True], 3, 0)
+
+
+def test_gaps_are_counted_by_what_is_missing():
+    assert feed(seqs(0, 1, 5, 6, 8)) == ([True] * 5, 0, 3 + 1)
+
+
+def test_what_arrives_after_its_gap_was_counted_is_a_duplicate():
+    assert feed(seqs(0, 2, 1, 3)) == ([True, True, False, True], 1, 1)
+
+
+@pytest.mark.parametrize("column, name", list(enumerate(Origin._fields[:-1])))
+def test_every_source_is_followed_alone(column, name):
+    other = [tuple(1 if i == column else 0 for i in range(4)) + (n,) for n in (0, 1)]
+    mixed = [*seqs(5), other[0], *seqs(6), other[1], *seqs(6)]
+    assert feed(mixed) == ([True] * 4 + [False], 1, 0)
+
+
+# --- the feeder, fed by hand ---
+
+
+def feeder_of(chunks, **kwargs):
+    return datasets.Feeder(lambda: iter(chunks), **dict(batch_size=B) | kwargs)
+
+
+def endless(first=0):
+    for n in itertools.count(first):
+        yield tensors(chunk(n))
+
+
+def drain(feeder, count):
+    batches = [feeder.get(timeout_seconds=20) for _ in range(count)]
+    assert all(batch is not None for batch in batches)
+    return batches
+
+
+def ended(thread, seconds=5):
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def test_batches_follow_the_stream():
+    feeder = feeder_of(endless())
+    for u, batch in enumerate(drain(feeder, 5)):
+        assert batch.weights_version.numpy().tolist() == [B * u, B * u + 1, B * u + 2]
+        assert batch.r_t.shape == (T, B)
+    feeder.stop()
+    assert ended(feeder._thread)
+
+
+def test_no_batch_in_time_is_none():
+    release = threading.Event()
+
+    def late():
+        release.wait(20)
+        yield from endless()
+
+    feeder = datasets.Feeder(late, batch_size=B)
+    started = time.monotonic()
+    assert feeder.get(timeout_seconds=0.2) is None
+    assert 0.15 < time.monotonic() - started < 5
+    release.set()
+    drain(feeder, 1)
+    feeder.stop()
+    assert ended(feeder._thread)
+
+
+def test_a_batch_is_never_partial():
+    feeder = feeder_of([tensors(chunk(n)) for n in range(B + 2)])
+    drain(feeder, 1)
+    assert ended(feeder._thread)
+    with pytest.raises(RuntimeError, match="stream ended"):
+        feeder.get(timeout_seconds=0.1)
+
+
+def test_an_error_in_the_stream_reaches_the_training_thread_after_the_batches_before_it():
+    def broken():
+        yield from (tensors(chunk(n)) for n in range(B))
+        raise OSError("the link is gone")
+
+    feeder = datasets.Feeder(broken, batch_size=B)
+    assert ended(feeder._thread)
+    drain(feeder, 1)
+    for _ in range(2):  # and again, whoever asks
+        with pytest.raises(OSError, match="the link is gone"):
+            feeder.get(timeout_seconds=0.1)
+
+
+def test_an_error_while_the_stream_is_made_reaches_the_training_thread():
+    def make():
+        raise ConnectionError("no table")
+
+    feeder = datasets.Feeder(make, batch_size=B)
+    assert ended(feeder._thread)
+    with pytest.raises(ConnectionError, match="no table"):
+        feeder.get(timeout_seconds=0.1)
+
+
+@pytest.mark.parametrize("num_prefetched", [1, 3])
+def test_no_more_than_the_bound_is_fetched_ahead(num_prefetched):
+    """`num_prefetched` batches wait, one more is in the feeder's hand; each is an update of policy lag."""
+    taken = []
+
+    def counted():
+        for n in itertools.count():
+            taken.append(n)
+            yield tensors(chunk(n))
+
+    feeder = datasets.Feeder(counted, batch_size=B, num_prefetched=num_prefetched)
+    time.sleep(0.5)
+    assert len(taken) == B * (num_prefetched + 1)
+    drain(feeder, 1)
+    time.sleep(0.5)
+    assert len(taken) == B * (num_prefetched + 2)
+    feeder.stop()
+    assert ended(feeder._thread), "a feeder that waits for room must see the stop"
+
+
+def test_duplicates_are_in_no_batch_and_gaps_are_counted():
+    stream = [chunk(n, environment=e) for n in (0, 1, 1, 0, 4, 5, 6, 7) for e in (0, 1)]
+    feeder = feeder_of([tensors(c) for c in stream], batch_size=12)
+    (batch,) = drain(feeder, 1)
+    assert batch.origin.numpy()[:, 4].tolist() == [0, 0, 1, 1, 4, 4, 5, 5, 6, 6, 7, 7]
+    assert (feeder.deduplicator.num_duplicates, feeder.deduplicator.num_gaps) == (4, 4)
+
+
+def test_a_restarted_actor_begins_anew():
+    stream = [chunk(0), chunk(1), chunk(0, incarnation=1), chunk(1, incarnation=1)]
+    (batch,) = drain(feeder_of([tensors(c) for c in stream], batch_size=4), 1)
+    assert batch.origin.numpy()[:, 3:].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+
+
+def test_every_chunk_that_is_trained_on_is_recorded_once():
+    recorded = []
+    feeder = feeder_of(
+        [tensors(chunk(n)) for n in (0, 1, 1, 2)], record=lambda c: recorded.append(int(c.weights_version))
+    )
+    drain(feeder, 1)
+    assert recorded == [0, 1, 2]
+
+
+# --- the feeder, fed by Reverb ---
+
+
+class Queue:
+    """A server with one queue; closes in the order that keeps Reverb from waiting for ever (STACK.md, 1.7)."""
+
+    def __init__(self):
+        self._server = reverb.Server([tables.queue(SPEC, 64)], port=None)
+        self.address = f"localhost:{self._server.port}"
+        self.client = reverb.Client(self.address)
+
+    def feeder(self, **kwargs):
+        self._feeder = datasets.Feeder(
+            lambda: datasets.chunks(self.address, tables.QUEUE, max_in_flight=B), **dict(batch_size=B) | kwargs
+        )
+        return self._feeder
+
+    def stop_feeder(self):
+        self._feeder.stop()
+        write(self.client, [chunk(10_000)])  # wakes the feeder, which then sees the stop and leaves Reverb's calls
+
+    def close(self):
+        assert ended(self._feeder._thread, 20)
+        self._server.stop()
+
+
+@pytest.fixture(scope="module")
+def queues():
+    """Closed together: each takes three seconds to let go, most of them asleep."""
+    queues = []
+    yield queues
+    for queue in queues:
+        queue.stop_feeder()
+    for queue in queues:
+        queue.close()
+
+
+@pytest.fixture
+def queue(queues):
+    queues.append(Queue())
+    return queues[-1]
+
+
+def test_from_the_table_to_batches(queue):
+    feeder = queue.feeder()
+    write(queue.client, [chunk(n) for n in range(4 * B)])
+    for u, batch in enumerate(drain(feeder, 4)):
+        for n in range(B):
+            expected = chunk(B * u + n)
+            assert batch.origin[n].numpy().tolist() == expected.origin.tolist()
+            np.testing.assert_array_equal(batch.r_t[:, n], expected.r_t)
+            np.testing.assert_array_equal(batch.observation[:, n], expected.observation)
+        for name in set(Chunk._fields) - {"core_state"}:
+            assert getattr(batch, name).dtype == getattr(SPEC, name).dtype, name
+    assert feeder.get(timeout_seconds=0.3) is None
+    assert (feeder.deduplicator.num_duplicates, feeder.deduplicator.num_gaps) == (0, 0)
+
+
+def test_batches_wait_until_they_are_full(queue):
+    feeder = queue.feeder()
+    write(queue.client, [chunk(n) for n in range(B - 1)])
+    assert feeder.get(timeout_seconds=0.7) is None
+    write(queue.client, [chunk(B - 1)])
+    drain(feeder, 1)
+
+
+def test_chunks_delivered_twice_are_trained_on_once(queue):
+    feeder = queue.feeder(batch_size=4)
+    write(queue.client, [chunk(n) for n in (0, 1, 1, 2, 2, 3)])
+    (batch,) = drain(feeder, 1)
+    assert batch.weights_version.numpy().tolist() == [0, 1, 2, 3]
+    assert feeder.deduplicator.num_duplicates == 2
+
+
+def test_a_learner_step_takes_what_the_feeder_gives_without_tracing_twice(queue):
+    """Batches from the table have one and the same static shape."""
+    traces = []
+
+    @tf.function(autograph=False)
+    def step(batch):
+        traces.append(batch.r_t.shape)
+        return tf.reduce_sum(batch.r_t)
+
+    feeder = queue.feeder()
+    write(queue.client, [chunk(n) for n in range(3 * B)])
+    for batch in drain(feeder, 3):
+        step(batch)
+    assert traces == [(T, B)]

@@ -1,0 +1,511 @@
+"""Configuration: every kind of bad input is one line, and names on it are those of the shelves."""
+
+import copy
+import math
+import subprocess
+import sys
+import time
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from impala import config as config_lib
+from impala.config import Config, ConfigError
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+CATCH = {"environment": {"name": "catch"}}
+NAN, INF = float("nan"), float("inf")
+
+
+def with_(overrides):
+    return lambda: config_lib.build(CATCH, overrides)
+
+
+def lines_of(call):
+    """The lines of the ConfigError that `call` must raise, each of them one line."""
+    with pytest.raises(ConfigError) as caught:
+        call()
+    lines = caught.value.lines
+    assert lines and all(line and "\n" not in line for line in lines)
+    assert str(caught.value) == "\n".join(lines)
+    return lines
+
+
+def line_of(call):
+    (line,) = lines_of(call)
+    return line
+
+
+@pytest.fixture
+def load_text(tmp_path):
+    def load(text, overrides={}):
+        path = tmp_path / "some.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return config_lib.load(path, overrides)
+
+    return load
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize(
+    "key, value, expected",
+    [
+        # out of range
+        ("learner.unroll_length", 0, "learner.unroll_length: got 0; input should be greater than or equal to 1"),
+        ("learner.batch_size", -1, "learner.batch_size: got -1; input should be greater than or equal to 1"),
+        ("learner.learning_rate", 0.0, "learner.learning_rate: got 0.0; input should be greater than 0"),
+        ("loss.discount", 1.5, "loss.discount: got 1.5; input should be less than or equal to 1"),
+        ("loss.lambda", -0.1, "loss.lambda: got -0.1; input should be greater than or equal to 0"),
+        ("loss.clip_rho", -1.0, "loss.clip_rho: got -1.0; input should be greater than or equal to 0"),
+        ("learner.rmsprop_decay", 1.0, "learner.rmsprop_decay: got 1.0; input should be less than 1"),
+        ("seed", -1, "seed: got -1; input should be greater than or equal to 0"),
+        ("seed", 2**31, "seed: got 2147483648; input should be less than 2147483648"),
+        ("network.hidden_sizes", [64, 0], "network.hidden_sizes.1: got 0; input should be greater than or equal to 1"),
+        # wrong types
+        ("learner.batch_size", "many", "learner.batch_size: got 'many'; input should be a valid integer"),
+        ("learner.batch_size", "32", "learner.batch_size: got '32'; input should be a valid integer"),
+        ("learner.batch_size", 8.0, "learner.batch_size: got 8.0; input should be a valid integer"),
+        ("learner.learning_rate", "fast", "learner.learning_rate: got 'fast'; input should be a valid number"),
+        ("environment.name", 5, "environment.name: got 5; input should be a valid string"),
+        ("network.bfloat16", 1, "network.bfloat16: got 1; input should be a valid boolean"),
+        ("network.hidden_sizes", 64, "network.hidden_sizes: got 64; input should be a valid tuple"),
+        # a bool is no number, nothing is no value
+        ("seed", True, "seed: got True; input should be a valid integer"),
+        ("learner.learning_rate", True, "learner.learning_rate: got True; input should be a valid number"),
+        ("seed", None, "seed: got None; input should be a valid integer"),
+        ("environment.name", None, "environment.name: got None; input should be a valid string"),
+        # names
+        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, vtrace; did you mean vtrace?"),
+        ("network.torso", "reznet",
+         "network.torso: 'reznet' is not one of mlp, shallow, nature, resnet; did you mean resnet?"),
+        ("environment.protocol", "paper2019",
+         "environment.protocol: 'paper2019' is not one of paper2018, machado2018, cleanba; did you mean paper2018?"),
+        ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop"),
+        # unknown keys: misspelt, in the wrong section, like nothing
+        ("learner.batch_szie", 4, "learner.batch_szie: unknown key; did you mean learner.batch_size?"),
+        ("lerner.batch_size", 4, "lerner: unknown key; did you mean learner?"),
+        ("learning_rate", 0.1, "learning_rate: unknown key; did you mean learner.learning_rate?"),
+        ("actor.batch_size", 4, "actor.batch_size: unknown key; did you mean learner.batch_size?"),
+        ("loss.lambda_", 0.5, "loss.lambda_: unknown key; did you mean loss.lambda?"),
+        ("zzzzzzzz", 1, "zzzzzzzz: unknown key"),
+        ("seed.deeper", 1, "seed: got {'deeper': 1}; input should be a valid integer"),
+    ],
+)  # fmt: skip
+def test_one_line_names_key_value_and_expectation(key, value, expected):
+    assert line_of(with_({key: value})) == expected
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize(
+    "key", [key for key, value in config_lib.flatten(config_lib.build(CATCH)).items() if type(value) is float]
+)
+def test_no_number_may_be_nan_and_only_clips_infinite(key, value):
+    if value == INF and key in ("loss.clip_rho", "loss.clip_pg"):
+        assert with_({key: value})()
+    elif value == INF and key == "loss.clip_c":
+        assert with_({key: value, "loss.clip_rho": INF})()
+    else:
+        assert line_of(with_({key: value})).startswith(f"{key}: got '{value}'; ")
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_target_return_that_is_never_reached_is_refused(value):
+    assert line_of(with_({"target_return": value})) == f"target_return: got '{value}'; input should be a finite number"
+    assert with_({"target_return": None})().target_return is None
+    assert with_({"target_return": -5})().target_return == -5.0
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        ({"learner.batch_size": 64}, ["learner.batch_size=64 > replay.queue_size=32", "would never fill"]),
+        ({"loss.clip_c": 2.0}, ["loss: clip_c=2.0 > clip_rho=1.0", "Theorem 1"]),
+        ({"actor.num_environments": 5}, ["actor: num_environments=5", "num_lanes=2", "divisible"]),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_the_reason(overrides, words):
+    line = line_of(with_(overrides))
+    assert all(word in line for word in words)
+
+
+def test_what_fits_together_is_taken():
+    assert with_({"learner.batch_size": 64, "replay.queue_size": 64})().steps_per_update == 64 * 20
+    assert with_({"loss.clip_c": 2.0, "loss.correction": "none"})()  # no contraction is claimed
+    assert with_({"loss.clip_c": 1.0, "loss.clip_rho": 1.0})()
+
+
+@pytest.mark.parametrize("section", ["learner", "environment", "network"])
+@pytest.mark.parametrize("value", [None, [], "x", 3])
+def test_a_section_is_a_mapping(section, value):
+    line = line_of(lambda: config_lib.build(CATCH | {section: value}))
+    assert line.startswith(f"{section}: got {value!r}; input should be a valid dictionary")
+
+
+def test_the_environment_must_be_named():
+    assert line_of(lambda: config_lib.build({})) == "environment: missing; expected a value"
+    assert line_of(lambda: config_lib.build({"environment": {}})) == "environment.name: missing; expected a value"
+
+
+def test_all_errors_at_once():
+    lines = lines_of(
+        with_({"learner.batch_szie": 1, "learner.unroll_length": 0, "seed": None, "loss.correction": "x", "nowhere": 2})
+    )
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "learner.batch_szie", "learner.unroll_length", "loss.correction", "nowhere", "seed",
+    ]  # fmt: skip
+
+
+def test_long_values_are_cut_and_keys_stay_on_their_line():
+    assert len(line_of(with_({"seed": "x" * 100_000}))) < 1000
+    assert len(line_of(with_({"seed": list(range(100_000))}))) < 1000
+    assert "got" in line_of(with_({"seed": 1 << 50_000}))  # Python refuses to write it in decimals
+    assert "unknown key" in line_of(lambda: config_lib.build(CATCH | {"two\nlines": 1}))
+
+
+# --- files ---
+
+
+def test_three_e_minus_four_is_a_number(load_text):
+    for text, value in (("3e-4", 3e-4), ("3.0e-4", 3e-4), ("1E-3", 1e-3), ("+2e-3", 2e-3), ("0.5", 0.5), ("1", 1.0)):
+        config = load_text(f"environment: {{name: catch}}\nlearner: {{learning_rate: {text}}}")
+        assert config.learner.learning_rate == value, text
+    assert load_text("environment: {name: catch}\ntotal_frames: 40_000_000").total_frames == 40_000_000
+
+
+def test_infinity_may_be_written(load_text):
+    assert load_text("environment: {name: catch}\nloss: {clip_rho: .inf}").loss.clip_rho == INF
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", ["holds NoneType", "expected a mapping"]),
+        ("# only a comment", ["holds NoneType", "expected a mapping"]),
+        ("[1, 2]", ["holds list", "expected a mapping"]),
+        ("just words", ["holds str", "expected a mapping"]),
+        ("seed: 1\nseed: 2", ["seed: written twice"]),
+        ("learner: {batch_size: 2, unroll_length: 3, batch_size: 4}", ["batch_size: written twice"]),
+        ("seed: !!python/object:os.system {}", ["could not determine a constructor", "python/object:os.system"]),
+        ("seed: !!python/object/apply:os.system [echo]", ["could not determine a constructor"]),
+        ("seed: !!python/name:os.system", ["could not determine a constructor"]),
+        ('environment: {name: "catch', ["not a sound YAML file", "end of stream"]),
+        ("seed: [1, 2", ["not a sound YAML file"]),
+        ("\tseed: 1", ["not a sound YAML file"]),
+        ("a: 1\n---\nb: 2", ["not a sound YAML file", "single document"]),
+        ("a: &a {b: *a}", ["not a sound YAML file"]),
+        ("? [a]\n: b", ["not a sound YAML file", "unhashable key"]),
+        ("seed: \x00", ["not a sound YAML file"]),
+        (b"\xff\xfe\x00", ["can't decode"]),
+        ("seed: 2001-99-99", ["not a sound YAML file", "month must be in 1..12"]),
+        ("seed: !!int abc", ["not a sound YAML file", "'abc'"]),
+        ("seed: !!int", ["not a sound YAML file", "IndexError"]),
+        ("seed: !!bool abc", ["not a sound YAML file", "KeyError"]),
+        ("seed: !!timestamp abc", ["not a sound YAML file", "AttributeError"]),
+        ("seed: " + "9" * 5000, ["not a sound YAML file", "4300"]),
+        ("[" * 5000, ["not a sound YAML file", "recursion"]),
+        ("{" * 5000, ["not a sound YAML file", "recursion"]),
+        ("environment: {name: catch}\nseed: .nan", ["seed: got 'nan'", "valid integer"]),
+        ("environment: {name: catch}\nlearner: {learning_rate: .nan}", ["learner.learning_rate: got 'nan'", "finite"]),
+        ("environment: {name: catch}\nlearner: {learning_rate: 1e999}", ["learner.learning_rate: got 'inf'", "finite"]),
+        ("environment: {name: catch}\nseed: ~", ["seed: got None"]),
+        ("environment: {name: catch}\nseed: yes", ["seed: got True"]),
+        ("environment: {name: catch}\nlearner:", ["learner: got None"]),
+        ("environment: {name: catch}\nseed: 0x" + "f" * 5000, ["seed: got"]),
+        ("environment: {name: catch}\n1: 2", ["1: got 1; keys should be strings"]),
+    ],
+)
+def test_bad_files_are_one_line(load_text, text, words):
+    line = line_of(lambda: load_text(text))
+    assert all(word in line for word in words), line
+
+
+def test_no_code_of_a_file_is_run(load_text, tmp_path):
+    trap = tmp_path / "trap"
+    line_of(lambda: load_text(f"seed: !!python/object/apply:os.mkdir ['{trap}']"))
+    assert not trap.exists()
+
+
+def test_a_missing_file_comes_with_the_nearest_name(tmp_path):
+    (tmp_path / "breakout.yaml").touch()
+    line = line_of(lambda: config_lib.load(tmp_path / "brekout.yaml"))
+    assert "brekout.yaml: No such file or directory" in line and line.endswith("did you mean breakout.yaml?")
+    assert "No such file" in line_of(lambda: config_lib.load(tmp_path / "nowhere" / "x.yaml"))
+    assert "Is a directory" in line_of(lambda: config_lib.load(tmp_path))
+
+
+def test_a_file_name_that_reads_like_a_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "No such file" in line_of(lambda: config_lib.load(config_lib.parse_overrides(["--config", "5"])["config"]))
+
+
+def test_a_huge_file_is_refused_unread(tmp_path):
+    path = tmp_path / "huge.yaml"
+    with path.open("wb") as file:
+        file.truncate(1 << 33)  # eight sparse gigabytes
+    started = time.monotonic()
+    assert f"{1 << 33} bytes; expected a configuration under" in line_of(lambda: config_lib.load(path))
+    assert time.monotonic() - started < 1
+
+
+LAUGHS = "\n".join([
+    "a: &a {x: 1}",
+    *(f"{name}: &{name} {{{', '.join(f'k{i}: *{before}' for i in range(9))}}}" for before, name in zip("abcdefgh", "bcdefghi")),
+    "seed: *i",
+])  # fmt: skip
+LISTS = "\n".join([
+    "a: &a [x]",
+    *(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi")),
+    "seed: *i",
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [LAUGHS, LISTS], ids=["mappings", "lists"])
+def test_a_billion_laughs_are_refused_in_a_moment(tmp_path, text):
+    """A few lines of aliases that would unfold into a billion entries; in a process that may take a gigabyte."""
+    path = tmp_path / "laughs.yaml"
+    path.write_text(text)
+    code = f"""if True:
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+        from impala import config
+        try:
+            config.load({str(path)!r})
+        except config.ConfigError as error:
+            print(max(map(len, error.lines)))"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr[-500:]
+    assert int(result.stdout) < 1000
+
+
+# --- the command line ---
+
+
+def test_overrides_are_read_as_yaml():
+    arguments = ["--learner.learning-rate", "3e-4", "--seed=1", "--environment.name", "CartPole-v1", "--loss.clip-rho=.inf",
+                 "--network.hidden-sizes", "[8, 8]", "--target-return", "-5", "--target_return=null"]  # fmt: skip
+    assert config_lib.parse_overrides(arguments) == {
+        "learner.learning_rate": 3e-4, "seed": 1, "environment.name": "CartPole-v1", "loss.clip_rho": INF,
+        "network.hidden_sizes": [8, 8], "target_return": None,
+    }  # fmt: skip
+
+
+def test_overrides_win_over_the_file(load_text):
+    text = "environment: {name: catch}\nlearner: {batch_size: 8, unroll_length: 5}"
+    config = load_text(text, {"learner.batch_size": 4, "loss.discount": 0.5})
+    assert (config.learner.batch_size, config.learner.unroll_length, config.loss.discount) == (4, 5, 0.5)
+
+
+def test_building_leaves_its_arguments_alone():
+    data = {"environment": {"name": "catch"}, "learner": {"batch_size": 8}}
+    before = copy.deepcopy(data)
+    config_lib.build(data, {"learner.batch_size": 4, "loss.discount": 0.5})
+    assert data == before
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--seed"], ["--seed: has no value; expected --seed VALUE"]),
+        (["--seed", "--restart"],
+         ["--seed: has no value; expected --seed VALUE", "--restart: has no value; expected --restart VALUE"]),
+        (["seed", "3"], ["seed: expected an option like --learner.learning-rate 3e-4",
+                         "3: expected an option like --learner.learning-rate 3e-4"]),
+        (["-s", "3"], ["-s: expected an option like --learner.learning-rate 3e-4",
+                       "3: expected an option like --learner.learning-rate 3e-4"]),
+    ],
+)  # fmt: skip
+def test_options_without_a_value_and_values_without_an_option(arguments, expected):
+    assert lines_of(lambda: config_lib.parse_overrides(arguments)) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[[", "2001-99-99", "9" * 5000, "[" * 5000, "!!python/object:os.system {}", "!!int x", "{a: 1, a: 2}", "\x00"],
+)
+def test_a_value_that_is_no_yaml_is_taken_as_text_and_refused_later(value):
+    overrides = config_lib.parse_overrides([f"--seed={value}"])
+    assert overrides == {"seed": value}
+    assert line_of(with_(overrides)).startswith("seed: got ")
+
+
+@pytest.mark.parametrize("key", ["", ".", "..", "learner.", ".learner", "learner..batch_size", "seed.a.b.c"])
+def test_odd_keys_are_refused(key):
+    lines_of(with_({key: 1}))
+
+
+def test_a_key_under_what_is_no_section():
+    line = lines_of(lambda: config_lib.build(CATCH | {"learner": None}, {"learner.batch_size": 3}))[0]
+    assert line.startswith("learner.batch_size: learner is not a section")
+
+
+# --- round trips and shelves ---
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_of_the_repository_loads_and_makes_the_round_trip(path, load_text):
+    config = config_lib.load(path)
+    assert load_text(config_lib.dump(config)) == config
+
+
+def test_there_are_configs():
+    assert len(CONFIGS) >= 3
+
+
+def test_the_round_trip_keeps_what_is_not_a_default(load_text):
+    config = with_({
+        "loss.clip_rho": INF, "loss.lambda": 0.9, "network.hidden_sizes": [7], "target_return": -3.5, "seed": 9,
+        "learner.learning_rate": 1e-7, "environment.name": "1e5", "network.bfloat16": True,
+    })()  # fmt: skip
+    assert load_text(config_lib.dump(config)) == config
+    assert config != config_lib.build(CATCH)
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        with_({})().learner.batch_size = 3
+
+
+def test_flatten_and_keys_name_every_number_once():
+    flat = config_lib.flatten(config_lib.build(CATCH))
+    assert list(flat) == config_lib.keys()
+    assert config_lib.build({}, flat) == config_lib.build(CATCH)
+    assert flat["learner.batch_size"] == 32 and flat["loss.lambda"] == 1.0 and flat["environment.name"] == "catch"
+
+
+def test_what_may_change_on_resume_exists():
+    assert set(config_lib.keys()) >= config_lib.MAY_CHANGE_ON_RESUME
+
+
+def literal(*path):
+    """The words of a Literal field, in order."""
+    model = Config
+    for name in path[:-1]:
+        model = model.model_fields[name].annotation
+    return typing.get_args(model.model_fields[path[-1]].annotation)
+
+
+def test_literals_are_the_names_on_the_shelves():
+    from impala import corrections
+    from impala.environments import atari
+    from impala.learning import optimizers
+    from impala.losses import actor_critic
+
+    assert set(literal("loss", "correction")) == set(corrections.SCHEMES)
+    assert set(literal("loss", "reward_clipping")) == set(actor_critic.REWARD_CLIPPING)
+    assert set(literal("learner", "learning_rate_schedule")) == set(optimizers.SCHEDULES)
+    assert set(literal("environment", "protocol")) == set(atari.PROTOCOLS)
+
+
+def test_literals_are_the_names_that_functions_know():
+    import tensorflow as tf
+
+    from impala.learning import optimizers
+    from impala.networks import torsos
+
+    for name in literal("network", "torso"):
+        assert torsos.make(name, num_stacked=4, hidden_sizes=(8,))
+    with pytest.raises(ValueError) as caught:
+        torsos.make("?", num_stacked=4)
+    assert str(caught.value).endswith(f"expected {', '.join(literal('network', 'torso')[:-1])} or resnet")
+    for name in literal("learner", "optimizer"):
+        assert optimizers.make(name, [tf.Variable(0.0)], epsilon=0.1)
+    with pytest.raises(ValueError, match="expected adam or rmsprop$"):
+        optimizers.make("?", [tf.Variable(0.0)], epsilon=0.1)
+    assert literal("learner", "optimizer") == ("adam", "rmsprop")
+
+
+def test_literals_are_the_programs():
+    for name in literal("program"):
+        assert (ROOT / "impala" / "programs" / f"{name}.py").exists()
+
+
+def test_the_defaults_of_the_config_are_those_of_the_functions():
+    import inspect
+
+    from impala.losses.actor_critic import actor_critic
+
+    defaults = {name: p.default for name, p in inspect.signature(actor_critic).parameters.items()}
+    loss = config_lib.build(CATCH).loss
+    for name in ("discount", "baseline_cost", "entropy_cost", "reward_clipping", "reduction"):
+        assert defaults[name] == getattr(loss, name), name
+
+
+def test_importing_the_config_imports_neither_tensorflow_nor_a_station():
+    heavy = {"impala", "tensorflow", "reverb", "launchpad", "gymnasium", "ale_py", "numpy", "grpc"}
+    code = f"import sys, impala.config; print(*sorted(m for m in sys.modules if m.split('.')[0] in {heavy}))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["impala", "impala.config"]
+
+
+# --- anything at all ---
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(0, 100), st.floats(), st.text(max_size=8),
+    st.sampled_from(["vtrace", "none", "mlp", "sum", "adam", 0, 1, -1, 10**400]),
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.one_of(
+    st.sampled_from(config_lib.keys()), st.sampled_from(list(Config.model_fields)), st.text(max_size=12),
+    st.sampled_from(config_lib.keys()).map(lambda key: key.swapcase()),
+)  # fmt: skip
+ANY_TIME = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=list(HealthCheck))
+
+
+def builds_or_refuses(call):
+    try:
+        config = call()
+    except ConfigError as error:
+        assert error.lines and all("\n" not in line for line in error.lines)
+    else:
+        assert isinstance(config, Config)
+        assert not any(isinstance(v, float) and math.isnan(v) for v in config_lib.flatten(config).values())
+        assert config_lib.build(yaml.load(config_lib.dump(config), config_lib._Loader)) == config
+
+
+@ANY_TIME
+@given(st.dictionaries(KEYS, VALUES, max_size=4), st.sets(st.sampled_from(list(Config.model_fields)), max_size=2))
+def test_any_change_of_a_valid_config_builds_or_is_refused(changes, removed):
+    data = yaml.safe_load(config_lib.dump(config_lib.build(CATCH)))
+    for section in removed:
+        data.pop(section)
+    builds_or_refuses(lambda: config_lib.build(data, changes))
+
+
+@ANY_TIME
+@given(VALUES.filter(lambda value: isinstance(value, dict)) | st.dictionaries(KEYS, VALUES, max_size=4))
+def test_any_mapping_builds_or_is_refused(data):
+    builds_or_refuses(lambda: config_lib.build(data))
+
+
+@ANY_TIME
+@given(st.data())
+def test_any_damage_to_a_file_builds_or_is_refused(tmp_path_factory, data):
+    text = bytearray((ROOT / "configs" / "catch.yaml").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text)))
+        text[place : place + data.draw(st.integers(0, 6))] = data.draw(
+            st.binary(max_size=4) | st.sampled_from([b"{", b"}", b"[", b":", b"- ", b"&a ", b"*a", b"!!int ", b"\n", b"|", b"1e5", b"? "])
+        )  # fmt: skip
+    path = tmp_path_factory.getbasetemp() / "damaged.yaml"
+    path.write_bytes(text)
+    builds_or_refuses(lambda: config_lib.load(path))
+
+
+@ANY_TIME
+@given(
+    st.lists(st.text(max_size=10) | KEYS.map(lambda key: f"--{key}") | SCALARS.map(str) | st.sampled_from(["--", "=", "--="]), max_size=5)
+)  # fmt: skip
+def test_any_command_line_builds_or_is_refused(arguments):
+    builds_or_refuses(lambda: config_lib.build(CATCH, config_lib.parse_overrides(arguments)))

@@ -1,0 +1,260 @@
+"""Who may import whom (DESIGN.md, section 3), read from the source; an import inside a function counts too.
+
+types, returns  ◀─ corrections ◀─ losses
+types           ◀─ environments, networks, acting, replay, learning, monitoring       stations: never each other
+all of these    ◀─ programs, lockstep ◀─ evaluation ◀─ api, bench ◀─ cli
+config          ◀─ programs and everything right of them                              launching ◀─ programs, bench, cli
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "impala"
+STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
+BASE = {"types", "returns"}
+
+# A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
+MAY_IMPORT = {
+    "types": set(),
+    "returns": set(),
+    "config": set(),
+    "corrections": {"types", "returns"},
+    "losses": {"types", "corrections"},
+    "environments": {"types"},
+    "networks": {"types"},
+    "acting": {"types"},
+    "replay": {"types"},
+    "learning": {"types"},
+    # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
+    "monitoring": {"types", "config"},
+    # A run's folder holds the resolved configuration and compares it on resume.
+    "launching": {"config"},
+    "programs": {*BASE, *STATIONS, "config", "launching"},
+    # `programs.compose` alone: what configures a learner is written once.
+    "lockstep": {*BASE, *STATIONS, "config", "programs"},
+    "evaluation": {*BASE, *STATIONS, "config", "programs"},
+    "api": {*BASE, *STATIONS, "config", "lockstep", "evaluation"},
+    "lab": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
+    # It measures the program through processes and limits the threads of its own: `launching.processes`.
+    "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
+    "cli": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation", "api", "lab", "bench", "launching"},
+    "__main__": {"cli"},
+    "__init__": set(),  # lazy: it imports whatever is asked for, by name
+}
+# Of a unit that may be imported in part only: what of it.
+ONLY = {
+    ("monitoring", "config"): {"ConfigError"},
+    ("lockstep", "programs"): {"programs.compose"},
+    ("evaluation", "programs"): {"programs.compose"},
+    ("bench", "programs"): {"programs.compose"},
+    ("bench", "launching"): {"launching.processes"},
+}
+# Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
+HEAVY = {
+    "tensorflow": {"returns", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
+                   "launching", "programs", "lab", "bench"},
+    "reverb": {"acting", "replay", "launching", "programs", "bench"},
+    "launchpad": {"launching", "programs"},
+    "gymnasium": {"environments"},
+    "ale_py": {"environments"},
+}  # fmt: skip
+
+
+def modules():
+    """{module name without "impala.": path} of every file of the package."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[-1] == "__init__" and len(parts) > 1:
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def unit_of(module):
+    return module.split(".")[0]
+
+
+def imports(path):
+    """Yields (line, dotted name, name imported from it or None) of every import statement of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import; expected one from impala"
+            for alias in node.names:
+                yield node.lineno, node.module, alias.name
+
+
+def arrows():
+    """Yields (importing module, imported module, line, text) within the package."""
+    for module, path in MODULES.items():
+        for line, name, attribute in imports(path):
+            if name == "impala" and attribute is None:
+                continue
+            if name.split(".")[0] != "impala":
+                continue
+            full = f"{name}.{attribute}" if attribute else name
+            inner = full.removeprefix("impala.")
+            while inner not in MODULES:  # a class or function: the module that holds it
+                assert "." in inner, f"{path}:{line}: {full} is no module of the package"
+                inner = inner.rpartition(".")[0]
+            yield module, inner, line, full
+
+
+def test_every_unit_is_in_the_table():
+    units = {unit_of(module) for module in MODULES}
+    assert units <= set(MAY_IMPORT), f"say in MAY_IMPORT what {units - set(MAY_IMPORT)} may import"
+    assert len(MODULES) > 40
+
+
+def test_no_arrow_against_the_river():
+    broken = [
+        f"impala/{MODULES[module].relative_to(PACKAGE)}:{line} imports {full}: {unit_of(module)} may import "
+        f"{', '.join(sorted(MAY_IMPORT[unit_of(module)])) or 'nothing of the package'}"
+        for module, imported, line, full in arrows()
+        if unit_of(imported) not in MAY_IMPORT[unit_of(module)] | {unit_of(module)}
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_what_may_be_imported_in_part_is_imported_in_part():
+    broken = []
+    for module, imported, line, full in arrows():
+        part = ONLY.get((unit_of(module), unit_of(imported)))
+        if part and not (imported in part or full.rpartition(".")[2] in part or _uses_only(module, imported, part)):
+            broken.append(f"impala/{MODULES[module].relative_to(PACKAGE)}:{line} imports {full}; expected {part} of it")
+    assert not broken, "\n".join(broken)
+
+
+def _uses_only(module, imported, names):
+    """Whether a module that is imported whole (`from impala import x as y`) is asked for `names` only."""
+    tree = ast.parse(MODULES[module].read_text())
+    aliases = {
+        alias.asname or alias.name
+        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        for alias in node.names if alias.name == imported
+    }  # fmt: skip
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases
+    }
+    return bool(used) and used <= names
+
+
+@pytest.mark.parametrize("station", sorted(STATIONS - {"corrections", "losses"}))
+def test_a_station_never_imports_its_neighbour(station):
+    """Written out once more, since the table above could be loosened by accident."""
+    assert not MAY_IMPORT[station] & (STATIONS - {station})
+    imported = {unit_of(i) for module, i, _, _ in arrows() if unit_of(module) == station}
+    assert imported <= {station, "types"} | ({"config"} if station == "monitoring" else set())
+
+
+def find_circle(graph):
+    """Returns the nodes of one circle, or None."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        for following in sorted(graph.get(node, ())):
+            if circle := visit(following):
+                return circle
+        done.add(path.pop())
+        return None
+
+    return next((circle for node in sorted(graph) if (circle := visit(node))), None)
+
+
+def test_the_finder_finds_circles():
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert find_circle({"a": {"b", "c"}, "b": {"c"}}) is None
+
+
+@pytest.mark.parametrize("level", ["units", "modules"])
+def test_no_circle(level):
+    graph = {}
+    for module, imported, _, _ in arrows():
+        one, other = (unit_of(module), unit_of(imported)) if level == "units" else (module, imported)
+        if one != other:
+            graph.setdefault(one, set()).add(other)
+    assert find_circle(graph) is None
+
+
+def test_the_table_itself_has_no_circle():
+    assert find_circle(MAY_IMPORT) is None
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_heavy_packages_stay_where_they_belong(package):
+    users = {
+        unit_of(module)
+        for module, path in MODULES.items()
+        for _, name, _ in imports(path)
+        if name.split(".")[0] == package
+    }
+    assert users <= HEAVY[package]
+    assert users, f"nobody imports {package}; is it needed?"
+
+
+def run(code):
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout.split()
+
+
+def test_the_mathematics_and_the_networks_import_without_reverb_and_launchpad():
+    """Not merely unimported: they may be absent."""
+    assert run("""if True:
+        import importlib, sys
+        absent = ["reverb", "launchpad", "gymnasium", "ale_py", "grpc"]
+        for name in absent:
+            sys.modules[name] = None  # whoever imports it gets an ImportError
+        from impala import types, returns, corrections, losses, networks
+        from impala.losses import actor_critic
+        print(*corrections.SCHEMES)
+        assert not any(sys.modules.get(name) for name in absent)""") == ["none", "vtrace"]
+
+
+def test_environments_the_command_line_and_the_dashboard_import_without_tensorflow():
+    """An environment-only process, the launcher and the dashboard stay small."""
+    run("""if True:
+        import sys
+        for name in ["tensorflow", "reverb", "launchpad"]:
+            sys.modules[name] = None
+        from impala import cli, config, environments, evaluation, types
+        from impala.acting import actors, chunks, policies
+        from impala.environments import atari, catch, gymnasium_environment
+        from impala.monitoring import dashboard, listing, metrics, plots
+        from impala.launching import runs""")
+
+
+def test_the_package_itself_imports_nothing():
+    assert run("import sys; before = set(sys.modules); import impala; print(*(set(sys.modules) - before))") == [
+        "impala"
+    ]
+
+
+def test_names_that_do_not_exist_are_attribute_errors():
+    run("""if True:
+        import impala
+        assert not hasattr(impala, "nonsense")
+        try:
+            from impala import nonsense
+        except ImportError as error:
+            assert "nonsense" in str(error)
+        else:
+            raise AssertionError""")
