@@ -9,6 +9,7 @@ cannot train faster than the bound
 The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both.
 """
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -136,45 +138,70 @@ def vtrace_fraction(config: config_lib.Config, seconds: float) -> float:
 
 
 def table_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of chunks written to a Reverb queue and read back as batches, one process, all cores."""
+    """Agent steps/s of an actor's chunks, played at random, through a Reverb queue into batches; all cores."""
     import reverb
 
     from impala.acting import chunks
     from impala.replay import datasets, tables
     from impala.types import chunk_spec
 
-    spec = _make_environment(config, 1).spec
-    length = config.learner.unroll_length
+    unroll = _random_unroll(config)
+    spec, length = _make_environment(config, 1).spec, config.learner.unroll_length
     server = reverb.Server([tables.queue(chunk_spec(spec, length), config.replay.queue_size)], port=None)
     address = f"localhost:{server.port}"
-    sink = chunks.TableSink(reverb.Client(address), tables.QUEUE, should_stop=lambda: False, max_pending=16)
+    stop = threading.Event()
+    sink = chunks.TableSink(reverb.Client(address), tables.QUEUE, should_stop=stop.is_set, max_pending=len(unroll))
+
+    def write():
+        for seq in itertools.count():
+            if stop.is_set():
+                return
+            for chunk in unroll:
+                chunk.origin[-1] = seq
+            sink(unroll)
+
     batch_size = config.learner.batch_size
     feeder = datasets.Feeder(
         lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=batch_size), batch_size=batch_size
     )
-    batch = _random_batch(config, spec)  # real frames compress; these hardly do
-    unstacked = [
-        batch._replace(**{
-            name: field.numpy()[i] if name in datasets.WITHOUT_TIME else field.numpy()[:, i]
-            for name, field in batch._asdict().items() if not isinstance(field, tuple)
-        })
-        for i in range(batch_size)
-    ]  # fmt: skip
-    seq = 0
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
 
-    def write_and_read():
-        nonlocal seq
-        seq += 1
-        for i, chunk in enumerate(unstacked):
-            chunk.origin[:] = (0, 0, i, 0, seq)
-        sink(unstacked)
+    def read():
         assert feeder.get(timeout_seconds=60) is not None
         return batch_size * length
 
     try:
-        return rate(write_and_read, seconds)
+        return rate(read, seconds)
     finally:
+        stop.set()
         feeder.stop()
+        writer.join(5)
+
+
+def _random_unroll(config: config_lib.Config) -> list:
+    """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
+    import numpy as np
+
+    from impala.acting import actors, chunks, policies
+    from impala.types import Origin
+
+    n = config.actor.num_environments // config.actor.num_lanes
+    environment = _make_environment(config, n)
+    spec, unrolls = environment.spec, []
+    uniform = lambda window, is_first: np.zeros((n, spec.num_actions), np.float32)  # noqa: E731
+    actor = actors.Actor(
+        environment,
+        policies.Policy(uniform, spec, n, seed=0),
+        chunks.UnrollWriter(
+            spec, n, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append
+        ),
+        lambda: 0,
+        unroll_length=config.learner.unroll_length,
+    )
+    for _ in actor.steps(0):
+        if len(unrolls) == 10:
+            return unrolls[-1]
 
 
 def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_HELP)
         return 0 if arguments else 2
     name, *rest = arguments
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
         if name not in commands:
             raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])

@@ -169,7 +169,7 @@ for _class in (_Loader, _Dumper):
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
     )
 
-_MAX_FILE_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 16
 
 
 def _parse(text: str) -> Any:

@@ -8,6 +8,7 @@ A checkpoint is written into `….tmp`, synced to disk and renamed; the rename c
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -24,6 +25,10 @@ class NoSoundCheckpoint(RuntimeError):
     """Checkpoints exist but none can be loaded; never a reason to start afresh in silence."""
 
 
+class OtherNetwork(RuntimeError):
+    """A sound checkpoint of a network with other parameters; left as it is."""
+
+
 class Checkpoints:
     """Saves and restores trackable objects in one directory, which is theirs alone.
 
@@ -36,6 +41,8 @@ class Checkpoints:
     def __init__(self, directory: str | Path, *, num_kept: int = 3, **trackables):
         self._directory, self._num_kept = Path(directory), num_kept
         self._checkpoint = tf.train.Checkpoint(**trackables)
+        network = trackables.get("network")
+        self._shapes = [list(v.shape) for v in network.trainable_variables] if network is not None else []
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, num_updates: int, state: dict[str, Any]) -> Path:
@@ -52,7 +59,7 @@ class Checkpoints:
         try:
             self._checkpoint.write(str(temporary / _PREFIX))
             digests = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
-            (temporary / _STATE).write_text(json.dumps(state | {"updates": num_updates, "sha256": digests}, indent=1))
+            (temporary / _STATE).write_text(json.dumps(state | self._header(num_updates, digests), indent=1))
             for path in [*temporary.iterdir(), temporary]:
                 _sync(path)
             if final.exists():
@@ -62,9 +69,13 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        for old in self.paths()[: -self._num_kept]:
+        damaged = sorted(self._directory.glob(f"*{_DAMAGED}"))
+        for old in [*self.paths()[: -self._num_kept], *damaged[: -self._num_kept]]:
             shutil.rmtree(old, ignore_errors=True)
         return final
+
+    def _header(self, num_updates: int, digests: dict[str, str]) -> dict[str, Any]:
+        return {"updates": num_updates, "sha256": digests, "network": self._shapes}
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first."""
@@ -77,6 +88,7 @@ class Checkpoints:
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.
+          OtherNetwork: the newest sound one is of a network with other parameters.
         """
         damaged = [path.name for path in self._directory.glob(f"*{_DAMAGED}")]
         for path in reversed(self.paths()):
@@ -101,6 +113,11 @@ class Checkpoints:
         for name, digest in state["sha256"].items():
             if _sha256(path / name) != digest:
                 raise ValueError(f"{name} does not match its SHA-256")
+        saved = state.get("network", self._shapes)
+        if saved != self._shapes:
+            pairs = itertools.zip_longest(saved, self._shapes)
+            differences = [f"parameter {i}: saved {a}, now {b}" for i, (a, b) in enumerate(pairs) if a != b]
+            raise OtherNetwork(f"checkpoint {path} is of another network: {'; '.join(differences[:5])}")
         status = self._checkpoint.read(str(path / _PREFIX))
         status.assert_consumed()
         return state

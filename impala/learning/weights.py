@@ -75,8 +75,8 @@ class Fetcher:
     def sync(self) -> int:
         """Brings the network up to date and returns its version; an unanswered request is waited for."""
         self.prefetch()
-        version, arrays = self._pending.result(self._timeout)
-        self._pending = None
+        pending, self._pending = self._pending, None
+        version, arrays = pending.result(self._timeout)
         if arrays:
             self._assign(Weights(version, arrays))
             self.version = version

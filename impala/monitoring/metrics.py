@@ -271,7 +271,8 @@ class _TensorBoard:
         with self._writer.as_default(step=row["frames"]):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not np.isnan(value):
-                    self._tf.summary.scalar(name, np.array(value, np.float32))  # TensorFlow keeps Python scalars for ever
+                    # An array: TensorFlow keeps every Python scalar it ever converted.
+                    self._tf.summary.scalar(name, np.array(value, np.float32))
         self._writer.flush()
 
     def close(self) -> None:

@@ -42,7 +42,10 @@ class LearnerNode:
             run.folder / "checkpoints", num_kept=config.num_checkpoints,
             network=network, optimizer=self._learner.optimizer,
         )  # fmt: skip
-        state = self._checkpoints.restore(report=logging.warning) or {}
+        try:
+            state = self._checkpoints.restore(report=logging.warning) or {}
+        except checkpoints.OtherNetwork as error:
+            processes.refuse(f"{error}; use another --run, or --restart")
         self._learner.num_updates = int(state.get("updates", 0))
         self._monitor = metrics.Monitor(
             run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,

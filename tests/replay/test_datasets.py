@@ -236,7 +236,8 @@ class Queue:
 
     def stop_feeder(self):
         self._feeder.stop()
-        write(self.client, [chunk(10_000)])  # wakes the feeder, which then sees the stop and leaves Reverb's calls
+        # As many as it fetches at once wake the feeder, which then sees the stop and leaves Reverb's calls.
+        write(self.client, [chunk(10_000 + n) for n in range(B)])
 
     def close(self):
         assert ended(self._feeder._thread, 20)
