@@ -293,7 +293,7 @@ def test_a_network_of_another_shape_is_refused(tmp_path, hidden_sizes):
     saved(tmp_path, updates=(10,))
     before = snapshot(tmp_path)
     other = Trained(hidden_sizes=hidden_sizes)
-    with pytest.raises(checkpoints.OtherNetwork, match="parameter 4: saved"):
+    with pytest.raises(checkpoints.OtherNetwork, match=r"another network: parameter \d: saved"):
         other.checkpoints(tmp_path).restore(lambda line: None)
     assert snapshot(tmp_path) == before  # sound for the network that wrote it, so it stays as it is
 
