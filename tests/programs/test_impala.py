@@ -174,3 +174,26 @@ def test_the_death_of_the_launcher_leaves_nothing_running(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     wait_for(lambda: not survivors(process), 60, "the nodes end themselves")
+
+
+def test_profile_of_a_hundred_updates(tmp_path):
+    result = run(*CATCH, "--run", tmp_path / "run", "--profile", "--total-frames", 40_000, "--target-return", 2)
+    assert result.returncode == 0, result.stderr
+    (trace,) = (tmp_path / "run/profile").rglob("*.xplane.pb")
+    assert trace.stat().st_size > 10_000
+
+
+def test_a_checkpoint_of_another_network_is_refused_and_kept(finished, tmp_path):
+    """The configuration is the same, as after a change of the code, but the parameters are others."""
+    source, _, _ = finished
+    folder = tmp_path / "catch"
+    shutil.copytree(source, folder, symlinks=True)
+    (newest,) = sorted((folder / "checkpoints").iterdir())[-1:]
+    state = json.loads((newest / "state.json").read_text())
+    state["network"][0] = [1, 2]
+    (newest / "state.json").write_text(json.dumps(state))
+    result = run(*CATCH, "--run", folder, "--total-frames", 10**9)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert "is of another network: parameter 0: saved [1, 2], now [64, 3]" in line and "--restart" in line
+    assert newest.exists()
