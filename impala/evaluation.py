@@ -72,7 +72,7 @@ def load_network(folder: Path, config: config_lib.Config):
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
-    """Returns mean and half the width of its 95 % interval (Student's t by bootstrap-free normal approximation)."""
+    """Returns mean and half the width of its 95 % interval (normal approximation)."""
     mean = float(np.mean(scores))
     half = 1.96 * float(np.std(scores, ddof=1)) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
     return mean, half
