@@ -62,10 +62,6 @@ class UnrollWriter:
             self._sink([Chunk(*(f[i] if isinstance(f, np.ndarray) else f for f in chunk)) for i in range(self._n)])
 
 
-class TableFull(RuntimeError):
-    """The table took nothing for longer than the limit."""
-
-
 class TableSink:
     """Writes chunks into a Reverb queue, one step and one item each; a full queue holds the caller back.
 
