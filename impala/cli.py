@@ -38,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if name not in commands:
             raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
-        return commands[name](rest)
+        status = commands[name](rest)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `impala train --help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its exit
+        return 141  # as a program that SIGPIPE ended
     except config_lib.ConfigError as error:
         for line in error.lines:
             print(line, file=sys.stderr)

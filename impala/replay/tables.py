@@ -3,7 +3,7 @@
 import reverb
 import tensorflow as tf
 
-from impala.types import ArraySpec, Chunk, num_bytes
+from impala.types import ArraySpec, Chunk
 
 QUEUE = "queue"
 
@@ -20,8 +20,3 @@ def signature(spec: Chunk) -> dict[str, tf.TensorSpec]:
 def queue(spec: Chunk, max_size: int) -> reverb.Table:
     """Returns a first-in-first-out table that gives every chunk out once and holds writers back when it is full."""
     return reverb.Table.queue(QUEUE, max_size, signature=signature(spec))
-
-
-def max_bytes(spec: Chunk, max_size: int) -> int:
-    """Returns an upper bound of a table's memory: its chunks, uncompressed."""
-    return max_size * num_bytes(spec)
