@@ -34,6 +34,24 @@ class Schedule:
         return pause if remaining is None else min(pause, remaining)
 
 
+class _Held:
+    """What a call holds on to until its future is done.
+
+    The future refers to it for good, as a callback, so it must not refer to the future: in a cycle the result, which may
+    be megabytes of weights, would stay until the garbage collector comes by.
+    """
+
+    def __init__(self, send: Callable[[], grpc.Future]):
+        self.send: Callable[[], grpc.Future] | None = send
+        self.attempt: grpc.Future | None = None
+
+    def release(self, future: futures.Future) -> None:
+        """Lets go, and cancels the attempt of a future that was cancelled."""
+        attempt, self.attempt, self.send = self.attempt, None, None
+        if future.cancelled() and attempt is not None:
+            attempt.cancel()
+
+
 class PendingCall:
     """Makes attempts, each after the end of the last, until one completes the future."""
 
@@ -53,20 +71,19 @@ class PendingCall:
           schedule: says when.
         """
         self.future: futures.Future = futures.Future()
-        self._send: Callable[[], grpc.Future] | None = send
+        self._held = _Held(send)
         self._receive = receive
         self._is_repeatable = is_repeatable
         self._schedule = schedule
-        self._attempt: grpc.Future | None = None
         self._start()
-        self.future.add_done_callback(self._release)
+        self.future.add_done_callback(self._held.release)
 
     def _start(self) -> None:
         try:
-            send = self._send
+            send = self._held.send
             if send is None:  # the future was cancelled between two attempts
                 return
-            self._attempt = attempt = send()
+            self._held.attempt = attempt = send()
         except Exception as error:  # the channel was closed
             self._complete(self.future.set_exception, error)
             return
@@ -96,8 +113,3 @@ class PendingCall:
             setter(value)
         except futures.InvalidStateError:  # cancelled at this very moment
             pass
-
-    def _release(self, future: futures.Future) -> None:
-        attempt, self._attempt, self._send = self._attempt, None, None  # a kept future keeps no request
-        if future.cancelled() and attempt is not None:
-            attempt.cancel()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent import futures
 
 import grpc
@@ -430,3 +431,19 @@ def _wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_result_goes_with_its_future_without_the_garbage_collector(client):
+    """An actor fetches megabytes three times a second: in a cycle they would pile up until a collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        future = client.futures.echo(np.ones(1000))
+        watched = weakref.ref(future.result(20))
+        del future
+        deadline = time.monotonic() + 5
+        while watched() is not None and time.monotonic() < deadline:
+            time.sleep(0.01)  # gRPC's thread lets go a moment later
+        assert watched() is None
+    finally:
+        gc.enable()
