@@ -1,13 +1,47 @@
 """Choose one: off-policy corrections of the value target and of the policy-gradient advantage.
 
-Every V-based scheme takes the same first six keyword arguments, all [T, B], and returns `Targets`; `discount_t` has γ
-in it. No gradient flows out of any of them. To add one, write one file and name it here.
+`SCHEMES`: every V-based scheme takes the same first six keyword arguments, all [T, B], and returns `Targets`;
+`discount_t` has γ in it. `Q_SCHEMES`: the Q-based ones take the arguments of `q_targets` and return `QTargets`. No
+gradient flows out of any of them. To add one, write one file and name it here.
+
+    scheme                  ρ̂            c            weight of A     values' fixed point
+    none, td_lambda         1            1, λ         1               V^μ
+    one_step_is             1            1            min(ρ̄, ρ)       V^μ
+    vtrace                  min(ρ̄, ρ)    λ min(c̄, ρ)  min(ρ̄_pg, ρ)    V of π_ρ̄ ∝ min(ρ̄ μ, π)
+    vtrace_c0               min(ρ̄, ρ)    0            min(ρ̄_pg, ρ)    the same
+    vtrace_unweighted_pg    min(ρ̄, ρ)    λ min(c̄, ρ)  1               the same
+    leaky_vtrace            mixed        mixed        mixed           V of π ∝ α_ρ min(ρ̄ μ, π) + (1 − α_ρ) π
+    per_decision_is         ρ            ρ            ρ               V^π
+    full_is, weighted_is    products to the end       ρ               V^π
+    upgo                    1            0 or 1       min(ρ̄_pg, ρ)    none, biased upwards
 """
 
+from impala.corrections.acer import acer
+from impala.corrections.full_is import full_is
+from impala.corrections.importance_sampling import importance_sampling
+from impala.corrections.leaky_vtrace import leaky_vtrace
 from impala.corrections.none import none
+from impala.corrections.one_step_is import one_step_is
+from impala.corrections.per_decision_is import per_decision_is
+from impala.corrections.q_lambda import q_lambda
+from impala.corrections.q_targets import QTargets
+from impala.corrections.retrace import retrace
 from impala.corrections.targets import Targets
+from impala.corrections.td_lambda import td_lambda
+from impala.corrections.tree_backup import tree_backup
+from impala.corrections.upgo import upgo
 from impala.corrections.vtrace import vtrace
+from impala.corrections.vtrace_c0 import vtrace_c0
+from impala.corrections.vtrace_unweighted_pg import vtrace_unweighted_pg
+from impala.corrections.weighted_is import weighted_is
 
-SCHEMES = {"none": none, "vtrace": vtrace}
+_V_BASED = (
+    none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is,
+    td_lambda, upgo,
+)  # fmt: skip
+_Q_BASED = (importance_sampling, q_lambda, tree_backup, retrace, acer)
 
-__all__ = ["SCHEMES", "Targets", "none", "vtrace"]
+SCHEMES = {scheme.__name__: scheme for scheme in _V_BASED}
+Q_SCHEMES = {scheme.__name__: scheme for scheme in _Q_BASED}
+
+__all__ = ["Q_SCHEMES", "SCHEMES", "QTargets", "Targets", *SCHEMES, *Q_SCHEMES]

@@ -5,15 +5,12 @@
 Fixed point: V^μ, the value of the behaviour policy. Exact when π = μ. Parameters: none.
 """
 
-import tensorflow as tf
-
 from impala.corrections.targets import Targets, weighted_td_targets
 
 
 def none(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None) -> Targets:
     """Returns n-step targets and advantages, ignoring `log_rho_tm1`; arguments as in `vtrace`."""
-    ones = tf.ones_like(log_rho_tm1)
     return weighted_td_targets(
-        v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, mask_t=mask_t,
-        rho_tm1=ones, c_tm1=ones, pg_weight_tm1=ones,
+        v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
+        rho_tm1=1.0, c_tm1=1.0, pg_weight_tm1=1.0,
     )  # fmt: skip

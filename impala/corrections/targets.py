@@ -1,4 +1,4 @@
-"""What every V-based correction computes, and the masking and checks that all of them share."""
+"""What every V-based correction computes, and the checks and masking that all of them share."""
 
 import math
 from typing import NamedTuple
@@ -15,33 +15,105 @@ class Targets(NamedTuple):
     advantage_tm1: tf.Tensor  # [T, B], weight of ∇ log π(a_tm1); 0 where masked
 
 
-def weighted_td_targets(*, v_tm1, v_t, r_t, discount_t, mask_t, rho_tm1, c_tm1, pg_weight_tm1) -> Targets:
-    """Computes the template of all V-based schemes, given its three weights.
+class TracedTargets(Targets):
+    """Targets that remember c_s, for telemetry. Not a third field: targets unpack as a pair."""
+
+    trace_tm1: tf.Tensor  # [T, B]
+
+
+def weighted_td_targets(
+    *, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t, rho_tm1, c_tm1, pg_weight_tm1, pg_trace_tm1=1.0
+) -> TracedTargets:
+    """Computes the template of the V-based schemes, given its weights.
 
     δ_s = ρ_s (r_s + γ_s V_{s+1} − V_s);   v_s = V_s + δ_s + γ_s c_s (v_{s+1} − V_{s+1}),   v_T = V_T
-    A_s = w_s (r_s + γ_s v_{s+1} − V_s)
+    A_s = w_s (r_s + γ_s [V_{s+1} + b_s (v_{s+1} − V_{s+1})] − V_s)
 
     V_{s+1} is `v_t`, so a truncated step can bootstrap from its own last observation. A masked transition leads into
     the first observation of another episode: its target is V_s, its advantage 0, and the trace through it is cut.
 
     Args:
       v_tm1, v_t, r_t, discount_t: [T, B], values before and after the transition, reward, γ or 0.
+      log_rho_tm1: [T, B]; only looked at for values that are not finite.
       mask_t: [T, B], 0 where the transition is none; None means all ones.
-      rho_tm1, c_tm1, pg_weight_tm1: [T, B], weights of the TD error, of the trace, of the advantage.
+      rho_tm1, c_tm1, pg_weight_tm1: weights ρ of the TD error, c of the trace, w of the advantage; [T, B] or numbers.
+      pg_trace_tm1: b, how much of v_{s+1} the advantage bootstraps from; [T, B] or a number.
 
     Returns:
-      `Targets` without gradient.
+      `TracedTargets` without gradient; NaN where an input is not finite.
+
+    Raises:
+      ValueError: naming the argument whose shape or dtype is not that of `v_tm1`.
     """
-    tf.debugging.assert_shapes([(x, "TB") for x in (v_tm1, v_t, r_t, discount_t, rho_tm1, c_tm1, pg_weight_tm1)])
-    mask_t = tf.ones_like(v_tm1) if mask_t is None else tf.cast(mask_t, v_tm1.dtype)
-    td_error_tm1 = mask_t * rho_tm1 * (r_t + discount_t * v_t - v_tm1)
+    v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t = checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t)
+    c_tm1 = c_tm1 * tf.ones_like(v_tm1)
     correction_tm1 = returns.discounted_sum(  # v_s − V_s
-        x_t=td_error_tm1, decay_t=mask_t * discount_t * c_tm1, initial=tf.zeros_like(v_tm1[0])
+        x_t=mask_t * rho_tm1 * (r_t + discount_t * v_t - v_tm1),
+        decay_t=mask_t * discount_t * c_tm1,
+        initial=tf.zeros_like(v_tm1[0]),
     )
-    # v_{s+1} = V_{s+1} + (v_{s+1} − V_{s+1}); across a mask the next row's correction is 0 by construction of the mask.
+    return corrected_targets(
+        v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
+        correction_tm1=correction_tm1, trace_tm1=c_tm1, pg_weight_tm1=pg_weight_tm1, pg_trace_tm1=pg_trace_tm1,
+    )  # fmt: skip
+
+
+def corrected_targets(
+    *, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t, correction_tm1, trace_tm1, pg_weight_tm1, pg_trace_tm1=1.0
+) -> TracedTargets:
+    """Makes targets and advantages of v_s − V_s, `correction_tm1` [T, B], which is 0 where masked."""
+    nan = tf.constant(math.nan, v_tm1.dtype)
+    poison_tm1 = tf.where(tf.math.is_finite(log_rho_tm1), tf.zeros_like(v_tm1), nan)  # clipping would hide infinities
+    # v_{s+1} − V_{s+1}; across a mask the next row's correction is 0.
     next_correction_t = tf.concat([correction_tm1[1:], tf.zeros_like(correction_tm1[:1])], axis=0)
-    advantage_tm1 = mask_t * pg_weight_tm1 * (r_t + discount_t * (v_t + next_correction_t) - v_tm1)
-    return Targets(tf.stop_gradient(v_tm1 + correction_tm1), tf.stop_gradient(advantage_tm1))
+    q_tm1 = r_t + discount_t * (v_t + pg_trace_tm1 * next_correction_t)
+    targets = TracedTargets(
+        tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1),
+        tf.stop_gradient(mask_t * pg_weight_tm1 * (q_tm1 - v_tm1) + poison_tm1),
+    )
+    targets.trace_tm1 = tf.stop_gradient(trace_tm1)
+    return targets
+
+
+def checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t) -> list[tf.Tensor]:
+    """Returns the six arguments of a V-based scheme as tensors of one shape and dtype; a mask of None as ones."""
+    v_tm1 = tf.convert_to_tensor(v_tm1)
+    if v_tm1.shape.rank != 2:
+        raise ValueError(f"v_tm1 has shape {tuple(v_tm1.shape)}; expected [T, B]")
+    tensors = [v_tm1]
+    for name, x in (("v_t", v_t), ("r_t", r_t), ("discount_t", discount_t), ("log_rho_tm1", log_rho_tm1)):
+        x = tf.convert_to_tensor(x)
+        check_like(name, x, v_tm1)
+        tensors.append(x)
+    mask_t = tf.ones_like(v_tm1) if mask_t is None else tf.cast(mask_t, v_tm1.dtype)
+    check_like("mask_t", mask_t, v_tm1)
+    return [*tensors, mask_t]
+
+
+def check_like(name: str, x: tf.Tensor, v_tm1: tf.Tensor) -> None:
+    """Raises ValueError when `x` has another shape or dtype than `v_tm1`."""
+    if not x.shape.is_compatible_with(v_tm1.shape):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {tuple(v_tm1.shape)}, the shape of v_tm1")
+    if x.dtype != v_tm1.dtype:
+        raise ValueError(f"{name} is {x.dtype.name}; expected {v_tm1.dtype.name}, the dtype of v_tm1")
+
+
+def check_clips(clip_c: float, clip_rho: float, allow_expansion: bool) -> None:
+    """Raises ValueError for c̄ > ρ̄, or a negative clip."""
+    for name, clip in (("clip_rho", clip_rho), ("clip_c", clip_c)):
+        if not clip >= 0.0:
+            raise ValueError(f"{name}={clip} is negative; expected 0 or more")
+    if clip_c > clip_rho and not allow_expansion:
+        raise ValueError(
+            f"clip_c={clip_c} > clip_rho={clip_rho}: contracts only for ρ̄ ≥ c̄ (IMPALA, Theorem 1); lower clip_c, or "
+            "force it with allow_expansion."
+        )
+
+
+def check_lambda(lambda_: float) -> None:
+    """Raises ValueError for a λ outside [0, 1]."""
+    if not 0.0 <= lambda_ <= 1.0:
+        raise ValueError(f"lambda_={lambda_} is outside [0, 1].")
 
 
 def clipped_exp(log_rho: tf.Tensor, clip: float) -> tf.Tensor:

@@ -1,0 +1,21 @@
+"""Importance sampling of action values, per decision (Precup, Sutton, Singh 2000).
+
+    c_s = π/μ
+
+Fixed point: Q^π, reached at once in expectation; the variance is unbounded. Parameters: none.
+"""
+
+import tensorflow as tf
+
+from impala.corrections.q_targets import QTargets, q_targets
+
+
+def importance_sampling(
+    *, q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t=None
+) -> QTargets:  # fmt: skip
+    """Returns importance sampled targets; arguments as in `q_targets`."""
+    return q_targets(
+        q_tm1=q_tm1, q_t=q_t, a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, mask_t=mask_t,
+        log_pi_tm1=log_pi_tm1, log_pi_t=log_pi_t, log_mu_tm1=log_mu_tm1,
+        trace=lambda log_rho, log_pi: tf.exp(log_rho),
+    )  # fmt: skip
