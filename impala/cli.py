@@ -97,11 +97,15 @@ def train(arguments: list[str]) -> int:
 
 
 def _check_torso(config: config_lib.Config, spec) -> None:
-    is_image = len(spec.observation.shape) == 2 and spec.num_stacked > 1
-    if config.network.torso != "mlp" and not is_image:
+    torso, shape = config.network.torso, spec.observation.shape
+    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
+    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
+    fits = {"mlp": True, "minatar": is_board}.get(torso, is_frame)
+    if not fits:
+        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
         raise config_lib.ConfigError([
-            f"network.torso: {config.network.torso!r} takes stacked frames, and {spec.name} has observations of shape "
-            f"{spec.observation.shape}; expected mlp"
+            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
+            f"expected {expected}"
         ])  # fmt: skip
 
 
@@ -112,12 +116,14 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
     from impala.programs.run import Run
     from impala.types import chunk_spec, num_bytes
 
-    queue_mb = config.replay.queue_size * num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6
+    chunk_mb, replay = num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6, config.replay
     print(
         f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
         flush=True,
     )
-    print(f"the queue takes at most {queue_mb:.0f} MB of memory", flush=True)
+    print(f"the queue takes at most {replay.queue_size * chunk_mb:.0f} MB of memory", flush=True)
+    if replay.fraction:
+        print(f"replay takes at most {replay.size * chunk_mb:.0f} MB; compressed, frames take far less", flush=True)
     program = impala_program.make_program(
         config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
     )

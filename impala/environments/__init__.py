@@ -1,4 +1,6 @@
-"""Choose one: `atari:<game>`, `catch`, or any gymnasium id; all vectorised and all behind one interface.
+"""Choose one: `atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id.
+
+All are vectorised and behind one interface.
 
 To bring your own environment, write a class with the four members of `Environment` and hand it to an actor, or
 register it with gymnasium and give its id.
@@ -7,6 +9,8 @@ register it with gymnasium and give its id.
 import difflib
 
 from impala.types import Environment
+
+_OWN = ("catch", "river_swim")
 
 
 def make(name: str, *, num_environments: int, protocol: str = "paper2018", num_threads: int = 1) -> Environment:
@@ -18,10 +22,18 @@ def make(name: str, *, num_environments: int, protocol: str = "paper2018", num_t
             name.removeprefix("atari:"),
             num_environments=num_environments, protocol=protocol, num_threads=num_threads,
         )  # fmt: skip
+    if name.startswith("minatar:"):
+        from impala.environments import minatar
+
+        return minatar.MinAtar(name.removeprefix("minatar:"), num_environments=num_environments)
     if name == "catch":
         from impala.environments import catch
 
         return catch.Catch(num_environments=num_environments)
+    if name == "river_swim":
+        from impala.environments import river_swim
+
+        return river_swim.RiverSwim(num_environments=num_environments)
     from impala.environments import gymnasium_environment
 
     return gymnasium_environment.Gymnasium(name, num_environments=num_environments)
@@ -29,20 +41,31 @@ def make(name: str, *, num_environments: int, protocol: str = "paper2018", num_t
 
 def check_name(name: str) -> str | None:
     """Returns None for a known name, else one line that says what is wrong, with the nearest name; no TensorFlow."""
-    if name == "catch":
+    if name in _OWN:
         return None
     if name.startswith("atari:"):
         from ale_py import roms
 
         games, game = roms.get_all_rom_ids(), name.removeprefix("atari:")
         return None if game in games else _unknown(name, [f"atari:{g}" for g in games])
+    if name.startswith("minatar:"):
+        import importlib.util
+
+        from impala.environments import minatar
+
+        if name.removeprefix("minatar:") not in minatar.GAMES:
+            return _unknown(name, [f"minatar:{g}" for g in minatar.GAMES])
+        if importlib.util.find_spec("minatar") is None:
+            return f"environment.name: {name!r} needs the package minatar; pip install 'impala[minatar]'"
+        return None
     import gymnasium
 
     known = list(gymnasium.registry)
-    return None if name in known or ":" in name else _unknown(name, known + ["catch"])
+    return None if name in known or ":" in name else _unknown(name, [*known, *_OWN])
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"environment.name: {name!r} is unknown; expected atari:<game>, catch or a gymnasium id{hint}"
+    expected = "atari:<game>, minatar:<game>, catch, river_swim or a gymnasium id"
+    return f"environment.name: {name!r} is unknown; expected {expected}{hint}"

@@ -3,6 +3,7 @@
 | name      | layers | source |
 |---|---|---|
 | `mlp`     | hidden sizes of your choice, tanh | – |
+| `minatar` | conv 16@3×3, dense 128 | MinAtar, Young & Tian 2019 |
 | `shallow` | conv 16@8×8/4, 32@4×4/2, dense 256 | A3C, Mnih et al. 2016 |
 | `nature`  | conv 32@8×8/4, 64@4×4/2, 64@3×3/1, dense 512 | DQN, Mnih et al. 2015 |
 | `resnet`  | 3 × (conv 3×3, max-pool 3×3/2, 2 residual blocks) with 16, 32, 32 channels, dense 256 | IMPALA, figure 3 |
@@ -29,13 +30,15 @@ def make(
     build = _Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
     if name == "mlp":
         return Mlp(hidden_sizes, build)
+    if name == "minatar":
+        return MinAtarTorso(build)
     if name == "shallow":
         return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, build)
     if name == "nature":
         return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, build)
     if name == "resnet":
         return ResNet((16, 32, 32), 256, num_stacked, build)
-    raise ValueError(f"network.torso: {name!r} is unknown; expected mlp, shallow, nature or resnet")
+    raise ValueError(f"network.torso: {name!r} is unknown; expected mlp, minatar, shallow, nature or resnet")
 
 
 class _Builder:
@@ -69,6 +72,20 @@ class Mlp(tf.Module):
         x = tf.cast(tf.reshape(observation, [-1, size]), tf.float32)  # [n·B, size]
         for layer in self._layers:
             x = layer(x)
+        return tf.cast(x, tf.float32)
+
+
+class MinAtarTorso(tf.Module):
+    """A 3×3 convolution with 16 channels and a dense layer of 128, both with ReLU, on boards [10, 10, channels]."""
+
+    def __init__(self, build: _Builder):
+        super().__init__("minatar_torso")
+        self._convolution, self._dense = build.conv(16, 3, activation="relu"), build.dense(128, "relu")
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(tf.reshape(observation, [-1, *observation.shape[2:]]), tf.float32)  # [n·B, 10, 10, channels]
+        x = self._convolution(x)
+        x = self._dense(tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
         return tf.cast(x, tf.float32)
 
 

@@ -140,7 +140,7 @@ def test_batches_and_times_do_not_mix():
 
 
 def test_unknown_torsos_are_refused():
-    with pytest.raises(ValueError, match="'shalow' is unknown; expected mlp, shallow, nature or resnet"):
+    with pytest.raises(ValueError, match="'shalow' is unknown; expected mlp, minatar, shallow, nature or resnet"):
         networks.make(ATARI, torso="shalow")
 
 
