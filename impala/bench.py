@@ -65,16 +65,15 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of inference for all environments of one actor at once on all cores."""
     import numpy as np
 
-    from impala import networks
     from impala.acting import policies
     from impala.launching import processes
-    from impala.programs.compose import network_arguments
+    from impala.programs.compose import make_network
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = _make_environment(config, 1).spec
-    network = networks.make(spec, **network_arguments(config))
-    logits = policies.network_logits(network)
+    network = make_network(config, spec)
+    logits = policies.network_outputs(network)
     n = config.actor.num_environments
     shape, dtype = spec.observation
     window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
@@ -89,13 +88,12 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
 
 def learner_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of updates on a batch in memory on all cores."""
-    from impala import networks
     from impala.launching import processes
-    from impala.programs.compose import make_learner, network_arguments
+    from impala.programs.compose import make_learner, make_network
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = _make_environment(config, 1).spec
-    learner = make_learner(config, networks.make(spec, **network_arguments(config)))
+    learner = make_learner(config, make_network(config, spec))
     batch = _random_batch(config, spec)
 
     def update():
@@ -109,17 +107,16 @@ def vtrace_fraction(config: config_lib.Config, seconds: float) -> float:
     """Share of V-trace in the learner's step at T = 20, B = 32: its time alone over the step's time alone."""
     import tensorflow as tf
 
-    from impala import networks
     from impala.launching import processes
-    from impala.programs.compose import make_correction, make_learner, network_arguments
+    from impala.programs.compose import make_correction, make_learner, make_network
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     sizes = {"unroll_length": 20, "batch_size": 32}
     config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes)})
     spec = _make_environment(config, 1).spec
-    learner = make_learner(config, networks.make(spec, **network_arguments(config)))
+    learner = make_learner(config, make_network(config, spec))
     batch = _random_batch(config, spec)
-    correction = tf.function(make_correction(config), autograph=False)
+    correction = tf.function(make_correction(config.loss), autograph=False)
     value = tf.random.normal([config.learner.unroll_length + 1, config.learner.batch_size])
     arguments = dict(
         v_tm1=value[:-1], v_t=value[1:], r_t=batch.r_t, discount_t=batch.discount_t, log_rho_tm1=0.1 * value[1:],
@@ -150,7 +147,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
     server = reverb.Server([tables.queue(chunk_spec(spec, length), config.replay.queue_size)], port=None)
     address = f"localhost:{server.port}"
     stop = threading.Event()
-    sink = chunks.TableSink(reverb.Client(address), tables.QUEUE, should_stop=stop.is_set, max_pending=len(unroll))
+    sink = chunks.TableSink(reverb.Client(address), [tables.QUEUE], should_stop=stop.is_set, max_pending=len(unroll))
 
     def write():
         for seq in itertools.count():

@@ -16,11 +16,18 @@ import pydantic
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-Correction = Literal["none", "vtrace"]
+Correction = Literal[
+    "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
+    "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
+    "epsilon_add", "epsilon_max", "ppo_clip", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
+]  # fmt: skip
+_WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Schedule = Literal["constant", "linear"]  # linear: to 0 at total_frames
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
@@ -38,14 +45,14 @@ class _Model(pydantic.BaseModel):
 
 
 class EnvironmentConfig(_Model):
-    """`atari:<game>`, `catch`, or any gymnasium id."""
+    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id."""
 
     name: str
     protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
 
 
 class NetworkConfig(_Model):
-    torso: Literal["mlp", "shallow", "nature", "resnet"] = "shallow"
+    torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
     hidden_sizes: Sizes = (64, 64)  # of the MLP
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
 
@@ -69,26 +76,50 @@ class ActorConfig(_Model):
 
 class ReplayConfig(_Model):
     queue_size: Count = 32  # chunks; full, it blocks the actors
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
+    size: Count = 10_000  # chunks
 
 
 class LossConfig(_Model):
+    """A scheme takes the parameters that it has; its file says which, and what they mean."""
+
     correction: Correction = "vtrace"
-    clip_rho: Clip = 1.0
-    clip_c: Clip = 1.0
-    clip_pg: Clip = 1.0
-    lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 1.0
-    discount: Annotated[float, Field(ge=0, le=1)] = 0.99  # γ
+    clip_rho: Clip = 1.0  # ρ̄
+    clip_c: Clip = 1.0  # c̄
+    clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
+    lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0
+    pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
+    allow_expansion: bool = False  # take c̄ > ρ̄ all the same
+    alpha_rho: Fraction = 0.5  # leaky_vtrace
+    alpha_c: Fraction = 0.5
+    control_variate: bool = True  # per_decision_is
+    epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
+    surrogate_clip: Positive = 0.2  # ppo_clip, impact
+    ratio_max: Positive = 2.0  # impact
+    target_period: Count = 10  # impact: updates between copies into the target network
+    policy_cloning_cost: NonNegative = 0.01  # clear
+    value_cloning_cost: NonNegative = 0.005  # clear
+    trust_threshold: Annotated[float, Field(gt=0)] = 0.1  # laser; infinity trusts everything
+    discount: Fraction = 0.99  # γ
     baseline_cost: NonNegative = 0.5
     entropy_cost: NonNegative = 0.01
+    entropy_cost_schedule: Schedule = "constant"
     reward_clipping: Literal["none", "abs_one"] = "abs_one"
     reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
 
     @model_validator(mode="after")
     def _check(self):
-        if self.correction == "vtrace" and self.clip_c > self.clip_rho:
+        if self.allow_expansion or self.correction not in _WITH_CLIPPED_TRACES:
+            return self
+        if self.clip_c > self.clip_rho:
             raise ValueError(
                 f"clip_c={self.clip_c} > clip_rho={self.clip_rho}; V-trace contracts only for clip_rho ≥ clip_c "
-                "(IMPALA, Theorem 1)"
+                "(IMPALA, Theorem 1); allow_expansion forces it"
+            )
+        if self.correction == "leaky_vtrace" and self.alpha_rho > self.alpha_c:
+            raise ValueError(
+                f"alpha_rho={self.alpha_rho} > alpha_c={self.alpha_c}; leaky V-trace may expand then; "
+                "allow_expansion forces it"
             )
         return self
 
@@ -98,7 +129,7 @@ class LearnerConfig(_Model):
     batch_size: Count = 32  # B, chunks
     optimizer: Literal["adam", "rmsprop"] = "adam"
     learning_rate: Positive = 5e-4
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"  # linear: to 0 at total_frames
+    learning_rate_schedule: Schedule = "linear"
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
@@ -129,16 +160,34 @@ class Config(_Model):
 
     @model_validator(mode="after")
     def _check(self):
-        if self.learner.batch_size > self.replay.queue_size:
+        batch_size, replay = self.learner.batch_size, self.replay
+        num_replayed = replay.fraction * batch_size
+        if abs(num_replayed - round(num_replayed)) > 1e-6:
             raise ValueError(
-                f"learner.batch_size={self.learner.batch_size} > replay.queue_size={self.replay.queue_size}; "
+                f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
+                "expected a whole number"
+            )
+        if self.num_fresh > replay.queue_size:
+            raise ValueError(
+                f"learner.batch_size={batch_size} > replay.queue_size={replay.queue_size}; "
                 "a batch larger than the queue would never fill"
             )
         return self
 
     @property
+    def num_replayed(self) -> int:
+        """Chunks of each batch that come from replay."""
+        return round(self.replay.fraction * self.learner.batch_size)
+
+    @property
+    def num_fresh(self) -> int:
+        """Chunks of each batch that come from the queue."""
+        return self.learner.batch_size - self.num_replayed
+
+    @property
     def steps_per_update(self) -> int:
-        return self.learner.unroll_length * self.learner.batch_size
+        """Fresh agent steps that an update consumes."""
+        return self.learner.unroll_length * self.num_fresh
 
 
 MAY_CHANGE_ON_RESUME = frozenset({
@@ -245,7 +294,7 @@ def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
     try:
         config = Config.model_validate(merged)
     except pydantic.ValidationError as error:
-        errors += [_describe(e) for e in error.errors()]
+        errors += [describe(e, [*keys(), *Config.model_fields]) for e in error.errors()]
     if errors:
         raise ConfigError(errors)
     return config
@@ -291,11 +340,12 @@ def _show(value: Any) -> str:
         return "a huge integer"
 
 
-def _describe(error: Mapping) -> str:
+def describe(error: Mapping, known: Iterable[str]) -> str:
+    """Returns an error of pydantic's as a line: the key, the value, what was expected, the nearest of `known` keys."""
     key = ".".join(str(part) for part in error["loc"])
     value = error.get("input")
     if error["type"] == "extra_forbidden":
-        return f"{key}: unknown key{nearest(key, [*keys(), *Config.model_fields])}"
+        return f"{key}: unknown key{nearest(key, known)}"
     if error["type"] == "missing":
         return f"{key}: missing; expected a value"
     if error["type"] == "value_error":

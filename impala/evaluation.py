@@ -38,7 +38,7 @@ def play(network, config: config_lib.Config, *, num_episodes: int, greedy: bool,
         config.environment.name, num_environments=num_environments, protocol=config.environment.protocol, num_threads=2
     )
     policy = policies.Policy(
-        policies.network_logits(network), environment.spec, num_environments, seed=seed, greedy=greedy
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy
     )
     score, scores = np.zeros(num_environments), [[] for _ in range(num_environments)]
     step = environment.reset(seed)
@@ -55,12 +55,12 @@ def play(network, config: config_lib.Config, *, num_episodes: int, greedy: bool,
 
 def load_network(folder: Path, config: config_lib.Config):
     """Builds the run's network and restores its newest sound checkpoint; returns (network, state)."""
-    from impala import environments, networks
+    from impala import environments
     from impala.learning import checkpoints
-    from impala.programs.compose import make_learner, network_arguments
+    from impala.programs.compose import make_learner, make_network
 
     environment = environments.make(config.environment.name, num_environments=1, protocol=config.environment.protocol)
-    network = networks.make(environment.spec, **network_arguments(config))
+    network = make_network(config, environment.spec)
     environment.close()
     learner = make_learner(config, network)
     state = checkpoints.Checkpoints(

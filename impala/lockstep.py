@@ -2,8 +2,10 @@
 
     actor (weights of k updates ago) → chunks in memory → learner → weights
 
-Made of the same stations as the distributed programs. One unroll of the B environments is one batch, so the fresh part
-of update u was acted by weights version max(0, u − k), exactly. Same seed, same weights, bit for bit on one machine.
+Made of the same stations as the distributed programs. One unroll of every environment is the fresh part of a batch, so
+that of update u was acted by weights version max(0, u − k), exactly. With `replay.fraction` f there are (1 − f) B
+environments, and f B more chunks are drawn uniformly from the newest `replay.size`, this update's included. Same seed,
+same weights, bit for bit on one machine.
 """
 
 import collections
@@ -12,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala import environments, networks
+from impala import environments
 from impala.acting import actors, chunks, policies
 from impala.config import Config
-from impala.learning import learners, optimizers
-from impala.programs.compose import make_learner, network_arguments
+from impala.learning import learners
+from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin
 
@@ -35,29 +37,31 @@ class Lockstep:
     """Trains `config` step by step; iterate over `updates()`.
 
     Args:
-      config: of a training run; `learner.batch_size` environments are played, whatever `actor` says.
+      config: of a training run; as many environments are played as a batch has fresh chunks, whatever `actor` says.
       lag: k, updates between the weights that act and those that learn.
-      environment: play this one instead of the configured; it must hold B environments.
+      environment: play this one instead of the configured; it must hold (1 − f) B environments.
     """
 
     def __init__(self, config: Config, *, lag: int = 0, environment=None):
         if lag < 0:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
         self._config, self._lag = config, lag
-        num_environments = config.learner.batch_size
+        num_environments = config.num_fresh
         self.environment = environment or environments.make(
             config.environment.name, num_environments=num_environments, protocol=config.environment.protocol
         )
         spec = self.environment.spec
-        self.network = networks.make(spec, **network_arguments(config))
-        self._acting = networks.make(spec, **network_arguments(config))
+        self.network = make_network(config, spec)
+        self._acting = make_network(config, spec)
         self.learner = make_learner(config, self.network)
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
+        self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
+        self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
         self._actor = actors.Actor(
             self.environment,
-            policies.Policy(policies.network_logits(self._acting), spec, num_environments, seed=config.seed),
+            policies.Policy(policies.network_outputs(self._acting), spec, num_environments, seed=config.seed),
             chunks.UnrollWriter(
                 spec, num_environments, unroll_length=config.learner.unroll_length,
                 origin=Origin(config.seed, 0, 0, 0, 0), sink=self._unroll.extend,
@@ -72,21 +76,28 @@ class Lockstep:
         learners.assign_weights(self._acting, self._versions[0])
         return self._versions[0].version
 
+    def _next_batch(self) -> Chunk:
+        batch = [datasets.marked(chunk, is_replayed=False) for chunk in self._unroll]
+        if self._config.num_replayed:
+            self._replay.extend(self._unroll)
+            drawn = self._random.integers(len(self._replay), size=self._config.num_replayed)
+            batch += [datasets.marked(self._replay[i], is_replayed=True) for i in drawn]
+        self._unroll.clear()
+        return datasets.stack(batch)
+
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
         """Yields after every update, until `total_frames` (by default the configured) were trained on.
 
         Calling it again with a larger number goes on where the last call ended.
         """
         total_frames = total_frames or self._config.total_frames
-        schedule = optimizers.SCHEDULES[self._config.learner.learning_rate_schedule]
-        learning_rate = schedule(self._config.learner.learning_rate, total_frames)
+        scheduled = make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:
             while not self._unroll:
                 finished += next(self._steps)
-            batch = datasets.stack(self._unroll)
-            self._unroll.clear()
-            result = self.learner.update(batch, learning_rate(self.frames))
+            batch = self._next_batch()
+            result = self.learner.update(batch, **scheduled(self.frames))
             self.frames += int(result.metrics["num_transitions"]) * self.environment.spec.frames_per_step
             self.num_episodes += len(finished)
             yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)

@@ -100,7 +100,9 @@ class Chunk(NamedTuple):
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
     weights_version: Any  # [] int64, optimizer updates in the weights that acted
     origin: Any  # [5] int64, the fields of Origin
+    v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) when it was acted
     core_state: Any = ()  # before observation[0]; () for feed-forward networks
+    is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
 
 
 def chunk_spec(environment: EnvironmentSpec, unroll_length: int) -> Chunk:
@@ -118,11 +120,12 @@ def chunk_spec(environment: EnvironmentSpec, unroll_length: int) -> Chunk:
         discount_t=ArraySpec((t,), np.float32),
         weights_version=ArraySpec((), np.int64),
         origin=ArraySpec((len(Origin._fields),), np.int64),
+        v_behaviour_tm1=ArraySpec((t,), np.float32),
     )
 
 
 def map_fields(function, *chunks: Chunk) -> Chunk:
-    """Applies `function` to each array field of `chunks`, leaving an empty `core_state` as it is."""
+    """Applies `function` to each array field of `chunks`, leaving those that are () as they are."""
     return Chunk(*(function(*fields) if not _is_empty(fields[0]) else () for fields in zip(*chunks)))
 
 

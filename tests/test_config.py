@@ -82,9 +82,9 @@ def load_text(tmp_path):
         ("seed", None, "seed: got None; input should be a valid integer"),
         ("environment.name", None, "environment.name: got None; input should be a valid string"),
         # names
-        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, vtrace; did you mean vtrace?"),
+        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser; did you mean vtrace?"),
         ("network.torso", "reznet",
-         "network.torso: 'reznet' is not one of mlp, shallow, nature, resnet; did you mean resnet?"),
+         "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet; did you mean resnet?"),
         ("environment.protocol", "paper2019",
          "environment.protocol: 'paper2019' is not one of paper2018, machado2018, cleanba; did you mean paper2018?"),
         ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop"),
@@ -107,7 +107,7 @@ def test_one_line_names_key_value_and_expectation(key, value, expected):
     "key", [key for key, value in config_lib.flatten(config_lib.build(CATCH)).items() if type(value) is float]
 )
 def test_no_number_may_be_nan_and_only_clips_infinite(key, value):
-    if value == INF and key in ("loss.clip_rho", "loss.clip_pg"):
+    if value == INF and key in ("loss.clip_rho", "loss.clip_pg", "loss.trust_threshold"):
         assert with_({key: value})()
     elif value == INF and key == "loss.clip_c":
         assert with_({key: value, "loss.clip_rho": INF})()
@@ -393,12 +393,13 @@ def literal(*path):
 
 
 def test_literals_are_the_names_on_the_shelves():
-    from impala import corrections
+    from impala import corrections, losses
     from impala.environments import atari
     from impala.learning import optimizers
     from impala.losses import actor_critic
 
-    assert set(literal("loss", "correction")) == set(corrections.SCHEMES)
+    assert list(literal("loss", "correction")) == [*corrections.SCHEMES, *losses.POLICY_TERMS]
+    assert literal("loss", "entropy_cost_schedule") == literal("learner", "learning_rate_schedule")
     assert set(literal("loss", "reward_clipping")) == set(actor_critic.REWARD_CLIPPING)
     assert set(literal("learner", "learning_rate_schedule")) == set(optimizers.SCHEDULES)
     assert set(literal("environment", "protocol")) == set(atari.PROTOCOLS)

@@ -225,8 +225,8 @@ def test_the_mathematics_and_the_networks_import_without_reverb_and_launchpad():
             sys.modules[name] = None  # whoever imports it gets an ImportError
         from impala import types, returns, corrections, losses, networks
         from impala.losses import actor_critic
-        print(*corrections.SCHEMES)
-        assert not any(sys.modules.get(name) for name in absent)""") == ["none", "vtrace"]
+        print("vtrace" in corrections.SCHEMES)
+        assert not any(sys.modules.get(name) for name in absent)""") == ["True"]
 
 
 def test_environments_the_command_line_and_the_dashboard_import_without_tensorflow():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from impala import config as config_lib
-from impala import lockstep, networks
+from impala import lockstep
 from impala.learning import learners
-from impala.programs.compose import network_arguments
+from impala.programs.compose import make_network
 from impala.types import Episode
 from tests.acting import scripted
 
@@ -67,7 +67,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
     """Not merely a number: the behaviour logits are what that version computes."""
     config = small(learner__learning_rate=1e-2)
     run = lockstep.Lockstep(config, lag=lag)
-    history, acted = [run.learner.weights()], networks.make(run.environment.spec, **network_arguments(config))
+    history, acted = [run.learner.weights()], make_network(config, run.environment.spec)
     for _, update in zip(range(8), run.updates()):
         learners.assign_weights(acted, history[max(0, update.index - 1 - lag)])
         logits = acted(update.batch.observation, update.batch.is_first).logits[:-1]

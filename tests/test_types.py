@@ -34,7 +34,9 @@ def test_chunk_spec_of_stacked_frames():
         discount_t=((20,), np.float32),
         weights_version=((), np.int64),
         origin=((5,), np.int64),
+        v_behaviour_tm1=((20,), np.float32),
         core_state=(),
+        is_replayed=(),
     )
 
 
@@ -49,8 +51,8 @@ def test_chunk_spec_without_stacking_has_one_observation_more_than_actions():
 def test_zeros_have_the_shapes_and_dtypes_of_the_spec(environment, length):
     spec = chunk_spec(environment, length)
     chunk = zeros(spec)
-    assert chunk.core_state == ()
-    for name in set(Chunk._fields) - {"core_state"}:
+    assert chunk.core_state == () and chunk.is_replayed == ()
+    for name in set(Chunk._fields) - {"core_state", "is_replayed"}:
         array, expected = getattr(chunk, name), getattr(spec, name)
         assert isinstance(array, np.ndarray) and not array.any(), name
         assert (array.shape, array.dtype) == (expected.shape, expected.dtype), name
@@ -59,15 +61,15 @@ def test_zeros_have_the_shapes_and_dtypes_of_the_spec(environment, length):
 def test_num_bytes_by_hand():
     frames, is_first = 24 * 84 * 80, 21
     scalars = 4 + 4 + 8  # previous action, previous reward, weights version
-    assert num_bytes(chunk_spec(ATARI, 20)) == frames + is_first + scalars + 20 * 4 * (1 + 6 + 1 + 1) + 5 * 8
+    assert num_bytes(chunk_spec(ATARI, 20)) == frames + is_first + scalars + 20 * 4 * (1 + 6 + 1 + 1 + 1) + 5 * 8
 
 
-def test_map_fields_zips_chunks_and_passes_an_empty_core_state_by():
+def test_map_fields_zips_chunks_and_passes_empty_fields_by():
     spec = chunk_spec(FLAT, 2)
     ones = map_fields(np.ones_like, zeros(spec))
     total = map_fields(lambda x, y: x + y, ones, ones)
     assert isinstance(total, Chunk) and total.core_state == ()
-    assert all((array == (True if array.dtype == bool else 2)).all() for array in total[:-1])
+    assert all((array == (True if array.dtype == bool else 2)).all() for array in total if not isinstance(array, tuple))
     recurrent = ones._replace(core_state=np.full(3, 5.0))
     assert map_fields(lambda x: -x if x.dtype != bool else x, recurrent).core_state.tolist() == [-5.0] * 3
 

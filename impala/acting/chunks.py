@@ -1,7 +1,7 @@
 """Writers: from steps to unrolls, and from unrolls to a table or to memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -52,7 +52,7 @@ class UnrollWriter:
 
     def append(self, decision: Decision, step: Step) -> None:
         t, chunk = self._t, self._chunk
-        chunk.a_tm1[:, t], chunk.logits_tm1[:, t] = decision
+        chunk.a_tm1[:, t], chunk.logits_tm1[:, t], chunk.v_behaviour_tm1[:, t] = decision
         chunk.r_t[:, t], chunk.discount_t[:, t] = step.reward, step.discount
         chunk.observation[:, t + self._num_stacked] = step.observation
         chunk.is_first[:, t + 1] = step.is_first
@@ -63,11 +63,11 @@ class UnrollWriter:
 
 
 class TableSink:
-    """Writes chunks into a Reverb queue, one step and one item each; a full queue holds the caller back.
+    """Writes chunks into Reverb tables, one step each and one item a table; a full queue holds the caller back.
 
     Args:
       client: a `reverb.Client`.
-      table: name of the queue.
+      tables: names; all of their items share the step.
       should_stop: asked twice a second while the queue is full; True abandons the wait.
       max_pending: items that may be on their way when a call returns, so that sending overlaps with stepping.
 
@@ -77,9 +77,9 @@ class TableSink:
 
     _FLUSH_MILLISECONDS = 500
 
-    def __init__(self, client, table: str, *, should_stop: Callable[[], bool], max_pending: int = 0):
+    def __init__(self, client, tables: Sequence[str], *, should_stop: Callable[[], bool], max_pending: int = 0):
         self._writer = client.trajectory_writer(num_keep_alive_refs=1)
-        self._table, self._should_stop, self._max_pending = table, should_stop, max_pending
+        self._tables, self._should_stop, self._max_pending = tables, should_stop, max_pending * len(tables)
         self._blocked_seconds, self._asked = 0.0, time.perf_counter()
 
     def __call__(self, chunks: list[Chunk]) -> None:
@@ -91,11 +91,9 @@ class TableSink:
             self._writer.append(
                 {name: value for name, value in chunk._asdict().items() if not isinstance(value, tuple)}
             )
-            self._writer.create_item(
-                self._table,
-                priority=1.0,
-                trajectory={name: column[-1] for name, column in self._writer.history.items()},
-            )
+            trajectory = {name: column[-1] for name, column in self._writer.history.items()}
+            for table in self._tables:
+                self._writer.create_item(table, priority=1.0, trajectory=trajectory)
         started = time.perf_counter()
         # Reverb's blocking calls swallow signals: wait in slices, and ask between them.
         while not self._should_stop():

@@ -9,13 +9,15 @@ from impala.types import EnvironmentSpec, Step
 
 
 class Decision(NamedTuple):
-    """An action and the parameters of the distribution it was drawn from."""
+    """An action, the parameters of the distribution it was drawn from, and what the state was thought to be worth."""
 
     action: np.ndarray  # [N] int32
     logits: np.ndarray  # [N, A] float32
+    value: np.ndarray  # [N] float32
 
 
-Logits = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (window [k, N, …], is_first [1, N]) → [N, A]
+# (window [k, N, …], is_first [1, N]) → (logits [N, A], value [N])
+Outputs = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Policy:
@@ -24,7 +26,7 @@ class Policy:
     To bring your own, write `observe`, `decide` and `window`.
 
     Args:
-      logits: the network at one time; it runs in this process or behind an RPC.
+      outputs: the network at one time; it runs in this process or behind an RPC.
       spec: of the environment.
       num_environments: N.
       seed: of the sampling.
@@ -32,9 +34,9 @@ class Policy:
     """
 
     def __init__(
-        self, logits: Logits, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
+        self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
     ):
-        self._logits, self._greedy = logits, greedy
+        self._outputs, self._greedy = outputs, greedy
         self._random = np.random.default_rng(seed)
         shape, dtype = spec.observation
         self.window = np.zeros((spec.num_stacked, num_environments, *shape), dtype)  # oldest first
@@ -52,18 +54,23 @@ class Policy:
 
     def decide(self) -> Decision:
         """Chooses an action for the last step observed."""
-        logits = np.asarray(self._logits(self.window, self._is_first))
+        logits, value = self._outputs(self.window, self._is_first)
         # argmax(logits + Gumbel noise) is a sample of the softmax (Gumbel 1954).
         noise = 0.0 if self._greedy else self._random.gumbel(size=logits.shape)
-        return Decision(np.argmax(logits + noise, axis=-1).astype(np.int32), logits)
+        return Decision(np.argmax(logits + noise, axis=-1).astype(np.int32), logits, value)
 
 
-def network_logits(network) -> Logits:
-    """Compiles an `ActorCritic` into a `Logits`, traced once; policies of several lanes share it."""
+def network_outputs(network) -> Outputs:
+    """Compiles an `ActorCritic` into `Outputs`, traced once; policies of several lanes share it."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
-    def logits(window, is_first):
-        return network(window, is_first).logits[0]
+    def compiled(window, is_first):
+        outputs = network(window, is_first)
+        return outputs.logits[0], outputs.value[0]
 
-    return lambda window, is_first: logits(tf.convert_to_tensor(window), tf.convert_to_tensor(is_first)).numpy()
+    def outputs(window, is_first):
+        logits, value = compiled(tf.convert_to_tensor(window), tf.convert_to_tensor(is_first))
+        return logits.numpy(), value.numpy()
+
+    return outputs

@@ -1,6 +1,6 @@
 """next(batch) → loss → gradients → optimizer, one `tf.function` traced once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,38 +25,43 @@ class Learner:
 
     Args:
       network: (observation, is_first) → outputs, with `trainable_variables`.
-      loss: (outputs, batch) → (loss, metrics); see `impala.losses`.
+      loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`.
       optimizer: see `impala.learning.optimizers`.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
+      after_update: called with the number of updates after each of them.
     """
 
     def __init__(
         self, network, loss: Callable, optimizer, *, max_grad_norm: float,
-        jit_compile: bool = False, max_non_finite: int = 10,
+        jit_compile: bool = False, max_non_finite: int = 10, after_update: Sequence[Callable[[int], None]] = (),
     ):  # fmt: skip
         self.network, self.optimizer = network, optimizer
         self._loss, self._max_grad_norm, self._max_non_finite = loss, max_grad_norm, max_non_finite
+        self._after_update = after_update
         self.num_updates = 0  # batches consumed; the clock of policy lag
         self.num_skipped = self._skipped_in_a_row = 0
         self._variables = list(network.trainable_variables)
         self.num_traces = 0
         self._step = tf.function(self._step, jit_compile=jit_compile, autograph=False)
 
-    def update(self, batch: Chunk, learning_rate: float) -> Result:
+    def update(self, batch: Chunk, learning_rate: float, **scheduled: float) -> Result:
         """Applies one update; one whose loss or gradient norm is not finite changes nothing and is counted.
 
         Args:
           batch: time-major, [T, B, …].
           learning_rate: of this update.
+          scheduled: arguments of the loss that change in the course of training, e.g. `entropy_cost`.
 
         Raises:
           NonFiniteUpdates: that happened `max_non_finite` times in a row.
         """
-        # An array, not a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
-        applied, metrics = self._step(batch, tf.convert_to_tensor(np.array(learning_rate, np.float32)))
+        tensors = {name: _tensor(value) for name, value in scheduled.items()}
+        applied, metrics = self._step(batch, _tensor(learning_rate), tensors)
         self.num_updates += 1
+        for job in self._after_update:
+            job(self.num_updates)
         applied = bool(applied)
         if applied:
             self._skipped_in_a_row = 0
@@ -74,12 +79,12 @@ class Learner:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
-    def _step(self, batch: Chunk, learning_rate: tf.Tensor):
+    def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor]):
         self.num_traces += 1  # runs while tracing only
         self.optimizer.learning_rate.assign(learning_rate)
         with tf.GradientTape() as tape:
             outputs = self.network(batch.observation, batch.is_first)
-            loss, metrics = self._loss(outputs, batch)
+            loss, metrics = self._loss(outputs, batch, **scheduled)
         gradients = tape.gradient(loss, self._variables)
         norm = tf.linalg.global_norm(gradients)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
@@ -93,6 +98,11 @@ class Learner:
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
         return applied, tf.stack(list(metrics.values()))
+
+
+def _tensor(value: float) -> tf.Tensor:
+    # Of an array, not of a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
+    return tf.convert_to_tensor(np.array(value, np.float32))
 
 
 def assign_weights(network, weights: Weights) -> None:

@@ -1,1 +1,34 @@
-"""Choose one: a loss is a callable (outputs, batch) → (loss, metrics), with the correction as an argument."""
+"""Choose one: a loss is a callable (outputs, batch) → (loss, metrics), with the correction as an argument.
+
+`POLICY_TERMS` are schemes that act on the terms of the loss rather than on its targets; each names the V-based scheme
+that its targets come from. To add one, write one file and name it here.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from impala.losses.actor_critic import Terms
+from impala.losses.clear import clear
+from impala.losses.epsilon import epsilon_add, epsilon_max
+from impala.losses.impact import impact
+from impala.losses.laser import laser
+from impala.losses.ppo_clip import ppo_clip
+
+
+class PolicyTerm(NamedTuple):
+    """How to make the terms, and a name of `corrections.SCHEMES` for targets and advantages."""
+
+    make: Callable[..., Terms]
+    correction: str
+
+
+POLICY_TERMS = {
+    "epsilon_add": PolicyTerm(epsilon_add, "none"),
+    "epsilon_max": PolicyTerm(epsilon_max, "none"),
+    "ppo_clip": PolicyTerm(ppo_clip, "td_lambda"),
+    "impact": PolicyTerm(impact, "vtrace"),
+    "clear": PolicyTerm(clear, "vtrace"),
+    "laser": PolicyTerm(laser, "vtrace"),
+}
+
+__all__ = ["POLICY_TERMS", "PolicyTerm", "Terms"]

@@ -1,10 +1,12 @@
-"""The actor-critic loss of IMPALA (section 4.2 and appendix D), with any V-based correction."""
+"""The actor-critic loss of IMPALA (section 4.2 and appendix D), with any V-based correction and policy term."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from impala.corrections import Targets
+from impala.losses import telemetry
 
 Loss = Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
@@ -14,9 +16,48 @@ REWARD_CLIPPING = {
 }
 
 
+class Rows(NamedTuple):
+    """What a term of the loss may look at: every transition's distributions and values."""
+
+    log_pi_tm1: tf.Tensor  # [T, B, A], the policy that learns
+    log_mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
+    log_target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: π, or the target network's where there is one
+    a_tm1: tf.Tensor  # [T, B]
+    v_tm1: tf.Tensor  # [T, B]
+    v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) when it was acted; () where chunks do not keep it
+    is_replayed: tf.Tensor  # [B] float, 1 where the chunk was drawn from replay
+
+    def taken(self, log_probability: tf.Tensor) -> tf.Tensor:
+        """Returns log_probability[t, b, a_tm1[t, b]], [T, B]."""
+        return tf.gather(log_probability, self.a_tm1, batch_dims=2)
+
+
+def policy_gradient(rows: Rows, advantage_tm1: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns log π(a_s|x_s) A_s, to be maximised, and that no row is clipped; both [T, B]."""
+    return rows.taken(rows.log_pi_tm1) * advantage_tm1, tf.zeros_like(advantage_tm1)
+
+
+def entropy(rows: Rows) -> tf.Tensor:
+    """Returns H(π(·|x_s)), [T, B]."""
+    return -tf.reduce_sum(tf.exp(rows.log_pi_tm1) * rows.log_pi_tm1, axis=-1)
+
+
+class Terms(NamedTuple):
+    """The terms of the loss that a scheme may exchange; the defaults are IMPALA's."""
+
+    policy: Callable = policy_gradient  # (rows, advantage_tm1) → (objective, is_clipped), both [T, B]
+    entropy: Callable = entropy  # (rows) → [T, B]
+    is_trusted: Callable | None = None  # (rows) → [T, B], 0 where the transition is to be left out, traces cut
+    extra: Callable | None = None  # (rows) → [T, B], added to the loss
+
+
+IMPALA = Terms()
+
+
 def actor_critic(
-    correction: Callable[..., Targets], *, discount: float = 0.99, baseline_cost: float = 0.5,
-    entropy_cost: float = 0.01, reward_clipping: str = "abs_one", reduction: str = "sum",
+    correction: Callable[..., Targets], terms: Terms = IMPALA, *, discount: float = 0.99, baseline_cost: float = 0.5,
+    entropy_cost: float = 0.01, reward_clipping: str = "abs_one", reduction: str = "sum", clip_rho: float = 1.0,
+    clip_c: float = 1.0,
 ) -> Loss:  # fmt: skip
     """Makes the loss, summed over T and B (or averaged over the transitions that are some, with `reduction="mean"`).
 
@@ -26,62 +67,66 @@ def actor_critic(
 
     Args:
       correction: a V-based scheme of `impala.corrections`, its parameters bound.
+      terms: exchanges single terms of L; the other files of this folder make them.
       discount: γ.
       baseline_cost, entropy_cost: weights of the value loss and of the entropy bonus.
       reward_clipping: a name of `REWARD_CLIPPING`.
       reduction: "sum" as in the paper, whose learning rate, clip norm and RMSProp ε assume it, or "mean".
+      clip_rho, clip_c: ρ̄ and c̄ that telemetry counts ratios against.
 
     Returns:
-      (outputs, batch) → (loss, metrics): outputs are a network's [T+1, B], batch a time-major `Chunk`.
+      (outputs, batch) → (loss, metrics): outputs are a network's [T+1, B], batch a time-major `Chunk`; `entropy_cost`
+      may be given anew with every call, as a tensor.
     """
 
-    def loss(outputs, batch):
-        logits, value = outputs
-        tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])
-        mask_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
-        log_pi = tf.nn.log_softmax(logits[:-1])  # [T, B, A]
-        log_pi_a = _gather(log_pi, batch.a_tm1)
-        log_mu = tf.nn.log_softmax(batch.logits_tm1)
-        log_rho_tm1 = tf.stop_gradient(log_pi_a) - _gather(log_mu, batch.a_tm1)
+    def loss(outputs, batch, entropy_cost=entropy_cost):
+        rows = _rows(outputs, batch)
+        is_some_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
+        mask_t = is_some_t if terms.is_trusted is None else is_some_t * tf.stop_gradient(terms.is_trusted(rows))
+        log_rho_tm1 = tf.stop_gradient(rows.taken(rows.log_target_tm1)) - rows.taken(rows.log_mu_tm1)
         targets = correction(
-            v_tm1=value[:-1],
-            v_t=value[1:],
+            v_tm1=rows.v_tm1,
+            v_t=outputs[1][1:],
             r_t=REWARD_CLIPPING[reward_clipping](batch.r_t),
             discount_t=discount * batch.discount_t,
             log_rho_tm1=log_rho_tm1,
             mask_t=mask_t,
         )
-        policy_loss = -tf.reduce_sum(log_pi_a * targets.advantage_tm1)
-        value_loss = 0.5 * tf.reduce_sum(mask_t * tf.square(targets.target_tm1 - value[:-1]))
-        entropy = -tf.reduce_sum(mask_t * tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1))
-        num_transitions = tf.maximum(tf.reduce_sum(mask_t), 1.0)
-        total = policy_loss + baseline_cost * value_loss - entropy_cost * entropy
+        objective_tm1, is_clipped_tm1 = terms.policy(rows, targets.advantage_tm1)
+        parts = {
+            "policy_loss": -mask_t * objective_tm1,
+            "value_loss": 0.5 * mask_t * tf.square(targets.target_tm1 - rows.v_tm1),
+            "entropy": mask_t * terms.entropy(rows),
+            "extra_loss": mask_t * terms.extra(rows) if terms.extra else tf.zeros_like(mask_t),
+        }
+        sums = {name: tf.reduce_sum(part) for name, part in parts.items()}
+        total = sums["policy_loss"] + baseline_cost * sums["value_loss"] - entropy_cost * sums["entropy"]
+        total += sums["extra_loss"]
+        num_transitions = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
         if reduction == "mean":
             total /= num_transitions
-
-        def mean(x_tm1):
-            return tf.reduce_sum(mask_t * x_tm1) / num_transitions
-
-        rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
-        metrics = {
-            "loss": total,
-            "policy_loss": policy_loss / num_transitions,
-            "value_loss": value_loss / num_transitions,
-            "entropy": entropy / num_transitions,
-            "value": mean(value[:-1]),
-            "advantage": mean(tf.abs(targets.advantage_tm1)),
-            "log_rho_mean": mean(log_rho_tm1),
-            "log_rho_max": tf.reduce_max(mask_t * tf.abs(log_rho_tm1)),
-            "rho_clipped_fraction": mean(tf.cast(log_rho_tm1 > 0.0, tf.float32)),
-            "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
-            "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
-            "num_transitions": tf.reduce_sum(mask_t),
-        }
+        metrics = {"loss": total} | {name: part / num_transitions for name, part in sums.items()}
+        metrics |= telemetry.metrics(
+            targets, log_pi=rows.log_pi_tm1, log_mu=rows.log_mu_tm1, v_tm1=rows.v_tm1, log_rho_tm1=log_rho_tm1,
+            discount_t=batch.discount_t, is_some_t=is_some_t, mask_t=mask_t, is_clipped_tm1=is_clipped_tm1,
+            is_replayed=rows.is_replayed, clip_rho=clip_rho, clip_c=clip_c,
+        )  # fmt: skip
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss
 
 
-def _gather(log_probabilities: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-    """Returns log_probabilities[t, b, action[t, b]], [T, B]."""
-    return tf.gather(log_probabilities, action, batch_dims=2)
+def _rows(outputs, batch) -> Rows:
+    logits, value, *target_logits = outputs
+    tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])
+    log_pi = tf.nn.log_softmax(logits[:-1])
+    fresh = tf.zeros_like(value[0])  # [B]
+    return Rows(
+        log_pi_tm1=log_pi,
+        log_mu_tm1=tf.nn.log_softmax(batch.logits_tm1),
+        log_target_tm1=tf.nn.log_softmax(target_logits[0][:-1]) if target_logits else log_pi,
+        a_tm1=batch.a_tm1,
+        v_tm1=value[:-1],
+        v_behaviour_tm1=batch.v_behaviour_tm1,
+        is_replayed=fresh if isinstance(batch.is_replayed, tuple) else tf.cast(batch.is_replayed, fresh.dtype),
+    )

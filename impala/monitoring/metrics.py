@@ -17,11 +17,13 @@ from impala.types import Episode
 
 LOSS_COLUMNS = (
     "loss", "policy_loss", "value_loss", "entropy", "value", "advantage", "log_rho_mean", "log_rho_max",
-    "rho_clipped_fraction", "effective_sample_size", "kl_mu_pi", "grad_norm",
+    "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
+    "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )  # fmt: skip
+LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
-    "episodes", "lag_mean", "lag_p95", "lag_max", *LOSS_COLUMNS, "learning_rate", "learner_wait_fraction",
+    "episodes", *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "rss_mb", "rss_learner_mb", "rss_actors_mb",
     "rss_table_mb", "rss_launcher_mb", "verdict",
@@ -95,6 +97,23 @@ def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> 
     return "table-bound" if learner_waits and actors_wait else "balanced"
 
 
+def lag_columns(fresh: np.ndarray, replayed: np.ndarray) -> dict[str, Any]:
+    """Returns the columns `LAG_COLUMNS` from the policy lags of fresh and of replayed chunks.
+
+    lag_histogram: "0:3 1:5 2:9 4:1", the fresh chunks in bins that begin at 0, 1, 2, 4, 8, …
+    """
+    row: dict[str, Any] = dict.fromkeys(LAG_COLUMNS)
+    if len(fresh):
+        row |= dict(
+            lag_mean=float(np.mean(fresh)), lag_p95=float(np.percentile(fresh, 95)), lag_max=float(np.max(fresh))
+        )
+        first = np.where(fresh > 0, 2 ** np.floor(np.log2(np.maximum(fresh, 1))), 0).astype(int)
+        row["lag_histogram"] = " ".join(f"{bin_}:{count}" for bin_, count in zip(*np.unique(first, return_counts=True)))
+    if len(replayed):
+        row |= dict(replay_lag_mean=float(np.mean(replayed)), replay_lag_max=float(np.max(replayed)))
+    return row
+
+
 def resident_mb(launcher_pid: int) -> dict[str, float]:
     """Returns resident megabytes of the launcher and its descendants, summed by role, and their `total`.
 
@@ -146,6 +165,7 @@ class Monitor:
         self._frames_at_start, self._updates_at_start = self.frames, self.updates
         self._losses: list[dict] = []
         self._lags: list[np.ndarray] = []
+        self._is_replayed: list[np.ndarray] = []
         self._actor_shares: list[dict] = []
         self._waited = 0.0
 
@@ -168,13 +188,16 @@ class Monitor:
                 scores=list(self._scores),
             )
 
-    def add_update(self, updates: int, metrics: dict[str, float], weights_version: np.ndarray) -> None:
-        """Counts one update on chunks acted by `weights_version` [B]; `updates` counts it too."""
+    def add_update(
+        self, updates: int, metrics: dict[str, float], weights_version: np.ndarray, is_replayed: np.ndarray
+    ) -> None:
+        """Counts one update on chunks [B] acted by `weights_version`; `updates` counts it too."""
         with self._lock:
             self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
             self.updates = updates
             self._losses.append(metrics)
             self._lags.append(updates - 1 - weights_version)
+            self._is_replayed.append(is_replayed)
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""
@@ -200,11 +223,14 @@ class Monitor:
         with self._lock:
             return dict(self._last_row)
 
-    def write_row(self, *, learning_rate: float, queue_fill: float | None, counts: dict[str, int]) -> dict[str, Any]:
+    def write_row(
+        self, *, scheduled: dict[str, float], queue_fill: float | None, counts: dict[str, int]
+    ) -> dict[str, Any]:
         """Ends a period: writes its row to metrics.csv and TensorBoard and returns it."""
         memory = resident_mb(self._launcher_pid)
         with self._lock:
-            row = self._row(memory) | counts | {"learning_rate": learning_rate, "queue_fill": queue_fill}
+            lags = np.concatenate(self._lags) if self._lags else None
+            row = self._row(memory) | counts | scheduled | {"queue_fill": queue_fill}
             row["verdict"] = verdict(
                 learner_wait=row["learner_wait_fraction"],
                 actor_blocked=row["actor_blocked_fraction"] or 0.0,
@@ -213,12 +239,13 @@ class Monitor:
             self._last_row = row
             self._metrics.write({name: _shown(value) for name, value in row.items()})
             self._begin_period()
-        self._tensorboard.write(row)
+        self._tensorboard.write(row, lags)
         return row
 
     def _row(self, memory):
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
-        lags = np.concatenate(self._lags) if self._lags else np.array([np.nan])
+        lags = np.concatenate(self._lags) if self._lags else np.array([], int)
+        is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
         losses = {c: float(np.mean([m[c] for m in self._losses])) if self._losses else None for c in LOSS_COLUMNS}
         shares = {
             f"actor_{name}_fraction": float(np.mean([s.get(name, 0.0) for s in self._actor_shares]))
@@ -227,7 +254,7 @@ class Monitor:
             for name in ("environment", "inference", "table", "blocked")
         }
         frames_per_second = (self.frames - self._frames_at_start) / elapsed
-        return losses | shares | {
+        return losses | shares | lag_columns(lags[~is_replayed], lags[is_replayed]) | {
             "frames": self.frames,
             "agent_steps": self.frames // self._frames_per_step,
             "updates": self.updates,
@@ -236,9 +263,6 @@ class Monitor:
             "updates_per_second": (self.updates - self._updates_at_start) / elapsed,
             "return_mean": self.return_mean,
             "episodes": self.num_episodes,
-            "lag_mean": float(np.mean(lags)),
-            "lag_p95": float(np.percentile(lags, 95)),
-            "lag_max": float(np.max(lags)),
             "learner_wait_fraction": min(self._waited / elapsed, 1.0),
             "rss_mb": memory.get("total"),
             "rss_learner_mb": memory.get("learner"),
@@ -267,12 +291,14 @@ class _TensorBoard:
 
         self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: dict[str, Any], lags: np.ndarray | None) -> None:
         with self._writer.as_default(step=row["frames"]):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not np.isnan(value):
                     # An array: TensorFlow keeps every Python scalar it ever converted.
                     self._tf.summary.scalar(name, np.array(value, np.float32))
+            if lags is not None:
+                self._tf.summary.histogram("lag", lags)
         self._writer.flush()
 
     def close(self) -> None:

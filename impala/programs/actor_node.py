@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from impala.config import Config
-from impala.programs.compose import network_arguments
+from impala.programs.compose import make_network
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, Episode, Origin
 
@@ -21,7 +21,6 @@ class ActorNode:
     _REPORT_SECONDS = 1.0
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, table, learner):
-        from impala import networks
         from impala.launching import processes
         from impala.learning import learners, weights
 
@@ -31,7 +30,7 @@ class ActorNode:
         self._config, self._spec, self._run, self._index = config, spec, run, index
         self._learner = learner
         table.server_info(timeout=60)  # a writer would wait for a missing server for ever
-        self._network = networks.make(spec, **network_arguments(config))
+        self._network = make_network(config, spec)
         self._fetcher = weights.Fetcher(
             learner.futures.get_weights, lambda w: learners.assign_weights(self._network, w)
         )
@@ -44,8 +43,9 @@ class ActorNode:
 
         actor, length = self._config.actor, self._config.learner.unroll_length
         num_each = actor.num_environments // actor.num_lanes
-        logits, lanes = policies.network_logits(self._network), []
-        self._sink = chunks.TableSink(table, tables.QUEUE, should_stop=self._stop.is_set, max_pending=num_each)
+        logits, lanes = policies.network_outputs(self._network), []
+        names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
+        self._sink = chunks.TableSink(table, names, should_stop=self._stop.is_set, max_pending=num_each)
         for lane in range(actor.num_lanes):
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)

@@ -1,45 +1,80 @@
 """From a configuration to stations: what distributed programs, lockstep and evaluation share."""
 
 import functools
-from typing import Any
+import inspect
+from collections.abc import Callable
 
-from impala.config import Config
+from impala.config import Config, LossConfig
+from impala.types import EnvironmentSpec
 
 
-def network_arguments(config: Config) -> dict[str, Any]:
-    """Returns the keyword arguments of `networks.make`."""
-    network = config.network
-    return dict(torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed)
+def make_network(config: Config, spec: EnvironmentSpec):
+    """Makes the configured network, the same for the same seed; with a target copy where the loss wants one."""
+    from impala import networks
+
+    def make():
+        network = config.network
+        return networks.make(
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed
+        )
+
+    return networks.WithTarget(make(), make()) if config.loss.correction == "impact" else make()
 
 
 def make_learner(config: Config, network):
-    """Composes loss, correction, optimizer and learner as configured; lockstep uses the same."""
+    """Composes loss, correction, optimizer and learner as configured."""
     from impala.learning import learners, optimizers
-    from impala.losses import actor_critic
 
-    learner, loss = config.learner, config.loss
+    learner = config.learner
     optimizer = optimizers.make(
         learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
         rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
     )  # fmt: skip
+    after_update = []
+    if config.loss.correction == "impact":
+        after_update.append(lambda n: network.renew() if n % config.loss.target_period == 0 else None)
     return learners.Learner(
         network,
-        actor_critic.actor_critic(
-            make_correction(config), discount=loss.discount, baseline_cost=loss.baseline_cost,
-            entropy_cost=loss.entropy_cost, reward_clipping=loss.reward_clipping, reduction=loss.reduction,
-        ),
+        make_loss(config.loss),
         optimizer,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
-    )  # fmt: skip
+        after_update=after_update,
+    )
 
 
-def make_correction(config: Config):
-    """Returns the configured scheme of `corrections.SCHEMES` with its parameters bound."""
-    from impala import corrections
+def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
+    """Returns frames → keyword arguments of `Learner.update`; `total_frames` is the configured by default."""
+    from impala.learning.optimizers import SCHEDULES
 
-    loss = config.loss
-    parameters = {
-        "vtrace": dict(clip_rho=loss.clip_rho, clip_c=loss.clip_c, clip_pg=loss.clip_pg, lambda_=loss.lambda_)
+    total, learner, loss = total_frames or config.total_frames, config.learner, config.loss
+    schedules = {
+        "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
+        "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
     }
-    return functools.partial(corrections.SCHEMES[loss.correction], **parameters.get(loss.correction, {}))
+    return lambda frames: {name: schedule(frames) for name, schedule in schedules.items()}
+
+
+def make_loss(loss: LossConfig):
+    """Returns the configured loss with its correction and terms."""
+    from impala import losses
+    from impala.losses.actor_critic import Terms, actor_critic
+
+    word = loss.correction
+    terms = _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else Terms()
+    return _bound(actor_critic, loss)(make_correction(loss), terms)
+
+
+def make_correction(loss: LossConfig):
+    """Returns the V-based scheme of the configured word, its parameters bound."""
+    from impala import corrections, losses
+
+    word = loss.correction
+    name = losses.POLICY_TERMS[word].correction if word in losses.POLICY_TERMS else word
+    return _bound(corrections.SCHEMES[name], loss)
+
+
+def _bound(function: Callable, loss: LossConfig) -> Callable:
+    """Binds those parameters of `function` that the configuration has under the same name."""
+    names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}
+    return functools.partial(function, **{name: getattr(loss, name) for name in names})

@@ -6,7 +6,8 @@
        ▲                                                                       │
        └────────────── weights and their version, once per unroll ◀────────────┘
 
-Nobody waits for anybody, except an actor for a full queue. The policy that acted is older than the one that learns by
+Nobody waits for anybody, except an actor for a full queue. With `replay.fraction` the same writer also fills a uniform
+table, and that part of each batch is drawn from it. The policy that acted is older than the one that learns by
 the *policy lag*, counted in updates; V-trace corrects for it.
 
 Differences from the paper: an actor steps many environments at once and infers them in batches, in lanes that take
@@ -32,7 +33,11 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     def make_tables():
         from impala.replay import tables
 
-        return [tables.queue(chunk_spec(spec, config.learner.unroll_length), config.replay.queue_size)]
+        chunk, replay = chunk_spec(spec, config.learner.unroll_length), config.replay
+        return [
+            tables.queue(chunk, replay.queue_size),
+            *([tables.uniform(chunk, replay.size)] if replay.fraction else []),
+        ]
 
     program = lp.Program(config.program)
     with program.group("table"):

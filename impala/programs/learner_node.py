@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from impala.config import Config
-from impala.programs.compose import make_learner, network_arguments
+from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.programs.run import Run
 from impala.types import Chunk, EnvironmentSpec, Episode
 
@@ -24,9 +24,8 @@ class LearnerNode:
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
         import tensorflow as tf
 
-        from impala import networks
         from impala.launching import processes
-        from impala.learning import checkpoints, optimizers, weights
+        from impala.learning import checkpoints, weights
         from impala.monitoring import metrics
 
         self._stop = processes.prepare("learner")
@@ -34,7 +33,7 @@ class LearnerNode:
         self._device = processes.learner_device()
         self._config, self._spec, self._run, self._table = config, spec, run, table
         with tf.device(self._device):
-            network = networks.make(spec, **network_arguments(config))
+            network = make_network(config, spec)
             self._learner = make_learner(config, network)
         logging.info("learning on %s", self._device)
         self._publisher = weights.Publisher(self._learner.weights)
@@ -51,8 +50,7 @@ class LearnerNode:
             run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,
             started=run.started,
         )  # fmt: skip
-        schedule = optimizers.SCHEDULES[config.learner.learning_rate_schedule]
-        self._learning_rate = schedule(config.learner.learning_rate, config.total_frames)
+        self._scheduled = make_schedules(config)
         self._feeder, self._reports = None, {}
 
     # --- RPCs ---
@@ -83,8 +81,10 @@ class LearnerNode:
         if batch is None:
             return {}
         with self._publisher.updating():
-            result = self._learner.update(batch, self._learning_rate(self._monitor.frames))
-        self._monitor.add_update(self._learner.num_updates, result.metrics, batch.weights_version.numpy())
+            result = self._learner.update(batch, **self._scheduled(self._monitor.frames))
+        self._monitor.add_update(
+            self._learner.num_updates, result.metrics, batch.weights_version.numpy(), batch.is_replayed.numpy()
+        )
         return result.metrics
 
     # --- the loop ---
@@ -118,10 +118,12 @@ class LearnerNode:
     def _make_feeder(self):
         from impala.replay import datasets, tables
 
-        learner = self._config.learner
+        config, address, learner = self._config, self._table.server_address, self._config.learner
         return datasets.Feeder(
-            lambda: datasets.chunks(self._table.server_address, tables.QUEUE, max_in_flight=learner.batch_size),
+            lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=config.num_fresh),
             batch_size=learner.batch_size,
+            make_replayed=lambda: datasets.chunks(address, tables.REPLAY, max_in_flight=config.num_replayed),
+            num_replayed=config.num_replayed,
             num_prefetched=learner.num_prefetched_batches,
             device=self._device,
             record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
@@ -145,7 +147,7 @@ class LearnerNode:
             deduplicator = self._feeder.deduplicator
             counts |= dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
         self._monitor.write_row(
-            learning_rate=self._learning_rate(self._monitor.frames), queue_fill=self._queue_fill(), counts=counts
+            scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=counts
         )
 
     def _save(self, last: bool = False) -> None:

@@ -16,7 +16,7 @@ from impala.types import Chunk, Origin
 
 
 def chunks(server_address: str, table: str, *, max_in_flight: int) -> Iterator[Chunk]:
-    """Yields chunks of arrays from a queue, in order; blocks until `max_in_flight` more of them have come.
+    """Yields chunks of arrays from a table, a queue's in order; blocks until `max_in_flight` more of them have come.
 
     Args:
       max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They left the table, so
@@ -58,7 +58,7 @@ class Deduplicator:
         return True
 
 
-WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
+WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state", "is_replayed"}
 
 
 def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
@@ -72,22 +72,32 @@ def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
         ))  # fmt: skip
 
 
+def marked(chunk: Chunk, *, is_replayed: bool) -> Chunk:
+    """Returns `chunk` with where it was drawn from."""
+    return chunk._replace(is_replayed=np.bool_(is_replayed))
+
+
 class Feeder:
-    """Owns the chunk iterator, batches, and hands batches over through a bounded queue.
+    """Owns the chunk iterators, batches, and hands batches over through a bounded queue.
 
     Args:
-      make_chunks: makes the iterator; called in the feeder's thread.
+      make_chunks: makes the iterator of fresh chunks; called in the feeder's thread.
       batch_size: B.
+      make_replayed: makes the iterator of replayed chunks, which may repeat themselves.
+      num_replayed: of the B chunks of each batch.
       num_prefetched: batches that may wait in the queue, each an update of policy lag.
       device: where batches are stacked, so that they lie on it before the learner asks.
       record: called with every chunk, for `--record-chunks`.
     """
 
     def __init__(
-        self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int, num_prefetched: int = 1,
+        self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int,
+        make_replayed: Callable[[], Iterator[Chunk]] | None = None, num_replayed: int = 0, num_prefetched: int = 1,
         device: str | None = None, record=None,
     ):  # fmt: skip
-        self._make_chunks, self._batch_size, self._device, self._record = make_chunks, batch_size, device, record
+        self._make_chunks, self._device, self._record = make_chunks, device, record
+        self._make_replayed, self._num_replayed = make_replayed, num_replayed
+        self._num_fresh = batch_size - num_replayed
         self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -110,7 +120,7 @@ class Feeder:
 
     def _run(self):
         try:
-            collected = []
+            collected, replayed = [], None
             for chunk in self._make_chunks():
                 if self._stopped.is_set():
                     return
@@ -118,8 +128,11 @@ class Feeder:
                     continue
                 if self._record:
                     self._record(chunk)
-                collected.append(chunk)
-                if len(collected) == self._batch_size:
+                collected.append(marked(chunk, is_replayed=False))
+                if len(collected) == self._num_fresh:
+                    if self._num_replayed:
+                        replayed = replayed or self._make_replayed()
+                        collected += [marked(next(replayed), is_replayed=True) for _ in range(self._num_replayed)]
                     self._put(stack(collected, self._device))
                     collected = []
             if not self._stopped.is_set():

@@ -77,7 +77,7 @@ class Recording:
 
     def __init__(self, num_actions):
         self._num_actions = num_actions
-        self.windows, self.is_first, self.logits = [], [], []
+        self.windows, self.is_first, self.logits, self.values = [], [], [], []
 
     def __call__(self, window, is_first):
         self.windows.append(window.copy())
@@ -86,4 +86,5 @@ class Recording:
         logits[:, (len(self.logits) + 1) % self._num_actions] += 50.0
         logits += np.arange(window.shape[1], dtype=np.float32)[:, None] / 100  # no environment has another's logits
         self.logits.append(logits)
-        return logits
+        self.values.append(len(self.logits) + np.arange(window.shape[1], dtype=np.float32) / 10)
+        return logits, self.values[-1]

@@ -187,6 +187,8 @@ def test_every_transition_is_written_exactly_once(stream):
             np.testing.assert_array_equal(np.concatenate(stream.of(n, name)), stream.environment.column(field)[1:, n])
         logits = np.stack(stream.logits.logits)[:, n]
         np.testing.assert_array_equal(np.concatenate(stream.of(n, "logits_tm1")), logits)
+        values = np.stack(stream.logits.values)[:, n]
+        np.testing.assert_array_equal(np.concatenate(stream.of(n, "v_behaviour_tm1")), values)
         assert not (stream.of(n, "discount_t")[stream.of(n, "is_first")[:, 1:]] == 0).any()
 
 
@@ -252,7 +254,7 @@ def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso):
     environment = scripted.Scripted(random_scripts(3, 3), **image)
     network = networks.make(environment.spec, torso=torso, seed=1)
     network._policy.kernel.assign(100.0 * network._policy.kernel)  # a head that tells observations apart
-    stream = Stream(environment, unroll_length=6, num_unrolls=5, logits=policies.network_logits(network))
+    stream = Stream(environment, unroll_length=6, num_unrolls=5, logits=policies.network_outputs(network))
     loss = actor_critic.actor_critic(corrections.vtrace)
     for unroll in stream.unrolls:
         batch = datasets.stack(unroll)
@@ -269,7 +271,7 @@ def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso):
 def test_new_weights_act_from_the_next_unroll_on():
     environment = scripted.Scripted(random_scripts(3, 3), shape=(3, 2), num_stacked=1)
     network, newer = (networks.make(environment.spec, torso="mlp", seed=seed) for seed in (1, 2))
-    versions, logits = [], policies.network_logits(network)
+    versions, logits = [], policies.network_outputs(network)
 
     def sync():
         versions.append(len(versions))

@@ -18,7 +18,7 @@ def step(observation, is_first=None):
 
 
 def constant_logits(window, is_first):
-    return np.tile(LOGITS, (window.shape[1], 1))
+    return np.tile(LOGITS, (window.shape[1], 1)), np.arange(window.shape[1], dtype=np.float32)
 
 
 def policy(n, **kwargs):
@@ -48,6 +48,7 @@ def test_a_decision_holds_the_logits_it_was_drawn_from():
     assert decision.action.dtype == np.int32 and decision.action.shape == (5,)
     assert decision.logits.dtype == np.float32
     np.testing.assert_array_equal(decision.logits, np.tile(LOGITS, (5, 1)))
+    np.testing.assert_array_equal(decision.value, np.arange(5))
 
 
 def test_greedy_takes_the_most_probable():
@@ -99,7 +100,7 @@ def test_policies_of_several_lanes_share_one_trace(name, torso):
         traces.append(window.shape)
         return network(window, is_first)
 
-    logits = policies.network_logits(counted)
+    logits = policies.network_outputs(counted)
     lanes = [policies.Policy(logits, environment.spec, 2, seed=lane) for lane in range(2)]
     first = environment.reset(0)
     for lane in lanes:

@@ -11,6 +11,7 @@ import pytest
 
 from impala.launching import processes
 
+
 def run_node(code, **environment):
     """Runs `code` as the process of a node does."""
     return subprocess.Popen(

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from impala import config as config_lib
-from impala import lockstep, networks
+from impala import lockstep
 from impala.environments import make
-from impala.programs.compose import make_learner, network_arguments
+from impala.programs.compose import make_learner, make_network
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
@@ -16,7 +16,7 @@ def test_compiled_step_matches_the_plain_one(optimizer):
     compiled_config = config_lib.load("configs/catch.yaml", overrides | {"learner.jit_compile": True})
     spec = make("catch", num_environments=1).spec
     plain, compiled = (
-        make_learner(config, networks.make(spec, **network_arguments(config)))
+        make_learner(config, make_network(config, spec))
         for config in (plain_config, compiled_config)
     )
     for update in lockstep.Lockstep(plain_config).updates():

@@ -83,7 +83,7 @@ def test_a_real_network_and_loss_are_traced_once_too():
     environment, unrolls = environments.make("catch", num_environments=3), []
     network = networks.make(environment.spec, torso="mlp")
     actor = actors.Actor(
-        environment, policies.Policy(policies.network_logits(network), environment.spec, 3, seed=0),
+        environment, policies.Policy(policies.network_outputs(network), environment.spec, 3, seed=0),
         chunks.UnrollWriter(environment.spec, 3, unroll_length=5, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append),
         lambda: 0, unroll_length=5,
     )  # fmt: skip

@@ -1,6 +1,5 @@
 """Counters, rows, files and the verdict."""
 
-import math
 import os
 import time
 
@@ -21,7 +20,7 @@ def make_monitor(folder, state=None):
 
 
 def write_row(monitor):
-    return monitor.write_row(learning_rate=1e-3, queue_fill=0.5, counts=dict(skipped_updates=0))
+    return monitor.write_row(scheduled=dict(learning_rate=1e-3, entropy_cost=0.01), queue_fill=0.5, counts=dict(skipped_updates=0))
 
 
 @pytest.mark.parametrize(
@@ -37,16 +36,17 @@ def test_verdict(learner_wait, actor_blocked, queue_fill, expected):
 
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(8, UPDATE, np.array([7, 5]))  # trained on weights 7: lags 0 and 2
-    monitor.add_update(9, UPDATE, np.array([4, 8]))  # on weights 8: lags 4 and 0
+    monitor.add_update(8, UPDATE, np.array([7, 5]), np.zeros(2, bool))  # trained on weights 7: lags 0 and 2
+    monitor.add_update(9, UPDATE, np.array([4, 8, 1]), np.array([False, False, True]))  # on weights 8: lags 4, 0; 7
     monitor.add_wait(0.01)
     row = write_row(monitor)
     assert row["frames"] == 1200 and row["agent_steps"] == 300 and row["updates"] == 9
-    assert (row["lag_mean"], row["lag_max"]) == (1.5, 4)
+    assert (row["lag_mean"], row["lag_max"], row["lag_histogram"]) == (1.5, 4, "0:2 2:1 4:1")  # fresh ones
+    assert (row["replay_lag_mean"], row["replay_lag_max"]) == (7, 7)
     assert 10 <= row["wall_seconds"] < 30  # start-up counts
     assert row["rss_launcher_mb"] > 10
     empty = write_row(monitor)
-    assert empty["loss"] is None and math.isnan(empty["lag_mean"])  # nothing happened in this period
+    assert empty["loss"] is None and empty["lag_mean"] is None  # nothing happened in this period
     (first, second) = metrics.read_csv(tmp_path / "metrics.csv")
     assert first["frames"] == "1200" and second["loss"] == "" and second["lag_mean"] == ""
 
@@ -65,7 +65,7 @@ def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
     for updates in (5, 10, 15):
-        monitor.add_update(updates, UPDATE, np.array([0]))
+        monitor.add_update(updates, UPDATE, np.array([0]), np.zeros(1, bool))
         write_row(monitor)
         if updates == 10:
             state = monitor.state() | {"updates": 10}
@@ -73,13 +73,13 @@ def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     resumed = make_monitor(tmp_path, state)
     assert [row["updates"] for row in metrics.read_csv(tmp_path / "metrics.csv")] == ["5", "10"]
     assert resumed.frames == 1200 and resumed.wall_seconds > state["wall_seconds"]
-    resumed.add_update(11, UPDATE, np.array([10]))
+    resumed.add_update(11, UPDATE, np.array([10]), np.zeros(1, bool))
     assert write_row(resumed)["frames"] == 1800
 
 
 def test_a_fresh_run_does_not_keep_rows_of_one_that_died_before_its_first_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(5, UPDATE, np.array([0]))
+    monitor.add_update(5, UPDATE, np.array([0]), np.zeros(1, bool))
     write_row(monitor)
     make_monitor(tmp_path)
     assert metrics.read_csv(tmp_path / "metrics.csv") == []
@@ -110,7 +110,7 @@ def test_read_csv_leaves_out_a_line_cut_short(tmp_path):
 
 def test_dashboard_in_a_terminal_and_without_one(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(8, UPDATE, np.array([7, 5]))
+    monitor.add_update(8, UPDATE, np.array([7, 5]), np.zeros(2, bool))
     row = write_row(monitor)
     plain = Console(file=open(tmp_path / "plain", "w+"), force_terminal=False, width=200)
     with dashboard.Dashboard("run", total_frames=10_000, console=plain) as screen:

@@ -7,16 +7,18 @@ SCRIPT = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from impala import config as config_lib, environments, lockstep, networks
-from impala.programs.compose import make_learner, network_arguments
+from impala import config as config_lib, environments, lockstep
+from impala.programs.compose import make_learner, make_network
 from impala.replay import datasets
 config = config_lib.load("configs/catch.yaml")
 spec = environments.make("catch", num_environments=1).spec
 with tf.device("/CPU:1"):
-    network = networks.make(spec, **network_arguments(config))
+    network = make_network(config, spec)
     learner = make_learner(config, network)
 batch = next(lockstep.Lockstep(config).updates()).batch
-chunks = [type(batch)(*(f[i] if n in datasets.WITHOUT_TIME else f[:, i] for n, f in zip(batch._fields, batch) if n != "core_state"), ()) for i in range(8)]
+def column(name, field, i):
+    return field if isinstance(field, tuple) else field[i] if name in datasets.WITHOUT_TIME else field[:, i]
+chunks = [type(batch)(*(column(n, f, i) for n, f in zip(batch._fields, batch))) for i in range(8)]
 batches = iter([chunks])
 feeder = datasets.Feeder(lambda: iter(chunks), batch_size=8, device="/CPU:1")
 placed = feeder.get(timeout_seconds=30)

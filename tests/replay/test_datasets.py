@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from impala.replay import datasets, tables
 from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, chunk_spec, map_fields, zeros
-from tests.replay.test_tables import write
+from tests.replay.test_tables import WRITTEN, write
 
 T, B = 4, 3
 SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), num_actions=2), T)
@@ -38,7 +38,7 @@ def test_stack_puts_the_batch_after_time(kind):
     chunks = [chunk(n) for n in range(B)]
     batch = datasets.stack(chunks if kind == "arrays" else [tensors(c) for c in chunks])
     assert isinstance(batch, Chunk) and batch.core_state == ()
-    for name in set(Chunk._fields) - {"core_state"}:
+    for name in WRITTEN:
         spec, field = getattr(SPEC, name), getattr(batch, name)
         has_time = name not in ("previous_action", "previous_reward", "weights_version", "origin")
         expected = (spec.shape[0], B, *spec.shape[1:]) if has_time else (B, *spec.shape)
@@ -270,7 +270,7 @@ def test_from_the_table_to_batches(queue):
             assert batch.origin[n].numpy().tolist() == expected.origin.tolist()
             np.testing.assert_array_equal(batch.r_t[:, n], expected.r_t)
             np.testing.assert_array_equal(batch.observation[:, n], expected.observation)
-        for name in set(Chunk._fields) - {"core_state"}:
+        for name in WRITTEN:
             assert getattr(batch, name).dtype == getattr(SPEC, name).dtype, name
     assert feeder.get(timeout_seconds=0.3) is None
     assert (feeder.deduplicator.num_duplicates, feeder.deduplicator.num_gaps) == (0, 0)

@@ -37,8 +37,8 @@ class Schedule:
 class _Held:
     """What a call holds on to until its future is done.
 
-    The future refers to it for good, as a callback, so it must not refer to the future: in a cycle the result, which may
-    be megabytes of weights, would stay until the garbage collector comes by.
+    The future refers to it for good, as a callback, so it must not refer to the future: in a cycle the result, which
+    may be megabytes of weights, would stay until the garbage collector comes by.
     """
 
     def __init__(self, send: Callable[[], grpc.Future]):

@@ -1,0 +1,28 @@
+"""IMPACT: PPO's surrogate against a target network, with V-trace to it (Luo et al. 2020, arXiv:1912.00167).
+
+    targets and advantages: V-trace between π_target and μ
+    maximise min(R A, clip(R, 1 − ε, 1 + ε) A),   R = min(μ / π_target, ρ_max) · π / μ = π / max(π_target, μ / ρ_max)
+
+π_target is a copy of π, renewed every so many updates. Limits: π_target = μ is PPO; where μ / π_target ≤ ρ_max the
+ratio is π / π_target. Ranges: ε > 0, ρ_max > 0.
+"""
+
+import math
+
+import tensorflow as tf
+
+from impala.losses.actor_critic import Rows, Terms
+from impala.losses.ppo_clip import clipped_surrogate
+
+
+def impact(surrogate_clip: float = 0.2, ratio_max: float = 2.0) -> Terms:
+    """Returns IMPACT's surrogate; the network must give the target network's logits as its third output."""
+    if not (surrogate_clip > 0.0 and ratio_max > 0.0):
+        raise ValueError(f"surrogate_clip={surrogate_clip}, ratio_max={ratio_max}; expected both more than 0")
+
+    def policy(rows: Rows, advantage_tm1):
+        log_mu, log_target = rows.taken(rows.log_mu_tm1), tf.stop_gradient(rows.taken(rows.log_target_tm1))
+        log_ratio = tf.minimum(log_mu - log_target, math.log(ratio_max)) + rows.taken(rows.log_pi_tm1) - log_mu
+        return clipped_surrogate(tf.exp(tf.minimum(log_ratio, 20.0)), advantage_tm1, surrogate_clip)
+
+    return Terms(policy=policy)

@@ -1,0 +1,30 @@
+"""PPO's clipped surrogate as an off-policy correction (Schulman et al. 2017, arXiv:1707.06347, equation 7).
+
+    maximise min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ρ = π/μ: the old policy is the one that acted
+
+No gradient where a better action is already likelier than 1 + ε, or a worse one rarer than 1 − ε, times what it was.
+Limits: on policy its gradient is the policy gradient; ε → ∞ is importance sampling without clips. Range: ε > 0.
+"""
+
+import tensorflow as tf
+
+from impala.losses.actor_critic import Rows, Terms
+
+
+def ppo_clip(surrogate_clip: float = 0.2) -> Terms:
+    """Returns the clipped surrogate between π and μ."""
+    if not surrogate_clip > 0.0:
+        raise ValueError(f"surrogate_clip={surrogate_clip}; expected more than 0")
+
+    def policy(rows: Rows, advantage_tm1):
+        log_rho_tm1 = rows.taken(rows.log_pi_tm1) - tf.stop_gradient(rows.taken(rows.log_mu_tm1))
+        return clipped_surrogate(tf.exp(tf.minimum(log_rho_tm1, 20.0)), advantage_tm1, surrogate_clip)
+
+    return Terms(policy=policy)
+
+
+def clipped_surrogate(ratio_tm1, advantage_tm1, clip: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns min(ρ A, clip(ρ, 1 − ε, 1 + ε) A), and 1 where the clip cuts the gradient off."""
+    free = ratio_tm1 * advantage_tm1
+    clipped = tf.clip_by_value(ratio_tm1, 1.0 - clip, 1.0 + clip) * advantage_tm1
+    return tf.minimum(free, clipped), tf.cast(clipped < free, free.dtype)

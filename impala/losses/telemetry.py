@@ -1,0 +1,60 @@
+"""What every correction scheme logs: how far off-policy the data is, and what the scheme did about it."""
+
+import tensorflow as tf
+
+METRICS = (
+    "value", "advantage", "log_rho_mean", "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction",
+    "effective_sample_size", "kl_mu_pi", "trace_length", "value_correction", "rejected_fraction",
+    "policy_clipped_fraction", "replayed_fraction",
+)  # fmt: skip
+
+
+def metrics(
+    targets, *, log_pi, log_mu, v_tm1, log_rho_tm1, discount_t, is_some_t, mask_t, is_clipped_tm1, is_replayed,
+    clip_rho: float, clip_c: float,
+) -> dict[str, tf.Tensor]:  # fmt: skip
+    """Returns the scalars of `METRICS`, and `num_transitions`, of fresh chunks only: replay brings no new frames.
+
+    log_rho_max: the largest |log ρ|. rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, clipped or not.
+    effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
+    the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
+    rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
+    surrogate cut off.
+    """
+    num_some = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
+
+    def mean(x_tm1):
+        return tf.reduce_sum(is_some_t * x_tm1) / num_some
+
+    def fraction(condition):
+        return mean(tf.cast(condition, tf.float32))
+
+    rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
+    return {
+        "value": mean(v_tm1),
+        "advantage": mean(tf.abs(targets.advantage_tm1)),
+        "log_rho_mean": mean(log_rho_tm1),
+        "log_rho_max": tf.reduce_max(is_some_t * tf.abs(log_rho_tm1)),
+        "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),
+        "c_clipped_fraction": fraction(rho_tm1 > clip_c),
+        "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
+        "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
+        "trace_length": _mean_trace_length(targets, discount_t, mask_t),
+        "value_correction": tf.sqrt(mean(tf.square(targets.target_tm1 - v_tm1))),
+        "rejected_fraction": mean(1.0 - mask_t),
+        "policy_clipped_fraction": mean(is_clipped_tm1),
+        "replayed_fraction": tf.reduce_mean(is_replayed),
+        "num_transitions": tf.reduce_sum(is_some_t * (1.0 - is_replayed)),
+    }
+
+
+def _mean_trace_length(targets, discount_t, mask_t) -> tf.Tensor:
+    trace_tm1 = getattr(targets, "trace_tm1", None)
+    if trace_tm1 is None:
+        return tf.constant(float("nan"))
+    goes_on_t = mask_t * tf.cast(discount_t != 0.0, mask_t.dtype) * trace_tm1
+    length, total = tf.zeros_like(mask_t[0]), 0.0
+    for s in reversed(range(mask_t.shape[0])):
+        length = mask_t[s] * (1.0 + goes_on_t[s] * length)
+        total += tf.reduce_sum(length)
+    return total / tf.maximum(tf.reduce_sum(mask_t), 1.0)

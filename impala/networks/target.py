@@ -1,0 +1,37 @@
+"""A network and a copy of it that is renewed now and then."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from impala.networks.actor_critic import ActorCritic
+
+
+class TargetOutputs(NamedTuple):
+    """What a network says, and its older copy."""
+
+    logits: tf.Tensor  # [n, B, A]
+    value: tf.Tensor  # [n, B]
+    target_logits: tf.Tensor  # [n, B, A], of the copy
+
+
+class WithTarget(tf.Module):
+    """Applies `online`, and `target`, a network of the same shape, which starts as a copy; only `online` is trained."""
+
+    def __init__(self, online: ActorCritic, target: ActorCritic):
+        super().__init__("with_target")
+        self._online, self._target = online, target
+        self.renew()
+
+    @property
+    def trainable_variables(self):
+        return self._online.trainable_variables
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> TargetOutputs:
+        """Applies both at n times to B environments."""
+        return TargetOutputs(*self._online(observation, is_first), self._target(observation, is_first).logits)
+
+    def renew(self) -> None:
+        """Copies the parameters of `online` into `target`."""
+        for old, new in zip(self._target.trainable_variables, self._online.trainable_variables, strict=True):
+            old.assign(new)
