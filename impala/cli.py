@@ -1,4 +1,4 @@
-"""The command line: `impala train | evaluate | bench | plot | runs | doctor`."""
+"""The command line: `impala train | evaluate | compare | bench | plot | runs | doctor`."""
 
 import os
 import sys
@@ -14,6 +14,8 @@ _HELP = """impala COMMAND …
                               trains; resumes when the run folder holds a checkpoint
   evaluate RUN [--episodes N] [--greedy]
                               plays the run's newest weights; writes evaluations.csv
+  compare --config configs/lab/corrections.yaml [--output DIR] [--workers N]
+                              trains the lab's grid of corrections; resumes; writes results.csv, a table, figures
   plot RUN… [--output FILE]   draws the curves
   bench [--config FILE] [--json FILE]
                               rates of each part alone, the machine's bound, the whole
@@ -28,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     commands = {
-        "train": train, "evaluate": evaluate, "plot": plot, "bench": bench, "runs": runs, "doctor": doctor,
+        "train": train, "evaluate": evaluate, "compare": compare, "plot": plot, "bench": bench, "runs": runs,
+        "doctor": doctor,
     }  # fmt: skip
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_HELP)
@@ -184,6 +187,13 @@ def plot(arguments: list[str]) -> int:
     from impala.monitoring import plots
 
     return plots.main(arguments)
+
+
+def compare(arguments: list[str]) -> int:
+    """Trains a grid of corrections in lockstep and reports on it."""
+    from impala.lab import compare as compare_lib
+
+    return compare_lib.main(arguments)
 
 
 def bench(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """The whole river at once: determinism, exact lag, exact counts, and learning."""
 
 import time
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -208,3 +209,75 @@ def test_it_learns_catch(lag):
 def test_it_learns_cartpole():
     """configs/cartpole.yaml with its own seed: about 20 s on two idle cores, where it may take 120."""
     assert learn("cartpole", 400.0) >= 400.0
+
+
+# --- replay
+
+
+def with_replay(**overrides):
+    defaults = dict(learner__batch_size=8, replay__fraction=0.75, replay__size=5)
+    return small(**defaults | overrides)
+
+
+def test_the_replayed_part_is_exact_and_drawn_from_the_newest_chunks():
+    """A quarter of 8 is fresh: 2 environments; of the newest 5 chunks 6 are drawn, this update's included."""
+    ages = []
+    for update in take(lockstep.Lockstep(with_replay(), lag=2), 40):
+        is_replayed, seq = update.batch.is_replayed.numpy(), update.batch.origin.numpy()[:, -1]
+        assert is_replayed.tolist() == [False] * 2 + [True] * 6
+        assert seq[:2].tolist() == [update.index - 1] * 2
+        ages += (update.index - 1 - seq[2:]).tolist()
+        versions = update.batch.weights_version.numpy()
+        np.testing.assert_array_equal(versions, np.maximum(0, seq - 2))  # replay does not touch what acted
+    assert set(ages) == {0, 1, 2}, "5 chunks of 2 environments: three updates back at most"
+    assert 0.1 < np.mean(np.equal(ages, 2)) < 0.3  # one of the five is two updates old
+
+
+def test_replay_brings_no_frames():
+    run = lockstep.Lockstep(with_replay())
+    for update in take(run, 5):
+        fresh = update.batch.is_first.numpy()[1:, :2]
+        assert update.metrics["num_transitions"] == 12 - fresh.sum()
+        assert update.metrics["replayed_fraction"] == 0.75
+    assert run.frames == update.frames
+
+
+def test_replay_is_deterministic_and_changes_the_weights():
+    one, same, other = (weights_after(with_replay(seed=seed), 10) for seed in (1, 1, 2))
+    assert one == same != other
+    assert weights_after(with_replay(replay__size=1), 10) != weights_after(with_replay(), 10)
+
+
+# --- every scheme trains
+
+
+@pytest.mark.parametrize("word", typing.get_args(config_lib.Correction))
+def test_every_scheme_trains_with_lag_and_replay(word):
+    updates = take(lockstep.Lockstep(with_replay(loss__correction=word, loss__lambda=0.95), lag=1), 6)
+    for update in updates:
+        assert all(np.isfinite(value) for value in update.metrics.values()), update.metrics
+    assert updates[-1].metrics["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("word", ["none", "one_step_is", "vtrace", "vtrace_unweighted_pg", "leaky_vtrace",
+                                  "per_decision_is", "full_is", "weighted_is", "td_lambda", "clear", "laser"])  # fmt: skip
+def test_on_policy_the_schemes_are_one_algorithm(word):
+    """The same weights after five updates as without correction; ratios are 1 up to the last bits."""
+    arrays = lockstep_weights(word)
+    for one, other in zip(arrays, lockstep_weights("none")):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+def lockstep_weights(word):
+    run = lockstep.Lockstep(small(loss__correction=word, learner__optimizer="rmsprop", learner__epsilon=0.1))
+    take(run, 5)
+    return run.learner.weights().arrays
+
+
+def test_impact_renews_its_target_after_every_period():
+    run = lockstep.Lockstep(small(loss__correction="impact", loss__target_period=3))
+    target = run.network._target.trainable_variables
+    for _, update in zip(range(7), run.updates()):
+        same = all(np.array_equal(a, b) for a, b in zip(target, run.network.trainable_variables))
+        assert same == (update.index % 3 == 0)
+    assert len(run.learner.weights().arrays) == len(target)  # actors get the policy alone

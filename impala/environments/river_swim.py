@@ -19,6 +19,17 @@ _BACK, _STAY = np.array([0.0, 0.05, 0.05, 0.05, 0.05, 0.4]), np.array([0.4, 0.6,
 _SMALL, _LARGE = 0.005, 1.0
 
 
+def model() -> tuple[np.ndarray, np.ndarray]:
+    """Returns transition probabilities [state, action, next state] and rewards [state, action], for exact values."""
+    every, right = np.arange(NUM_STATES), np.zeros((NUM_STATES, NUM_STATES))
+    for shift, probability in ((-1, _BACK), (0, _STAY), (1, 1.0 - _BACK - _STAY)):
+        np.add.at(right, (every, np.clip(every + shift, 0, NUM_STATES - 1)), probability)
+    left = np.eye(NUM_STATES)[np.maximum(every - 1, 0)]
+    reward = np.zeros((NUM_STATES, 2))
+    reward[0, 0], reward[-1, 1] = _SMALL, _LARGE
+    return np.stack([left, right], axis=1), reward
+
+
 class RiverSwim:
     """`num_environments` rivers, stepped by numpy at once; actions are left and right."""
 

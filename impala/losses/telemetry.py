@@ -52,9 +52,10 @@ def _mean_trace_length(targets, discount_t, mask_t) -> tf.Tensor:
     trace_tm1 = getattr(targets, "trace_tm1", None)
     if trace_tm1 is None:
         return tf.constant(float("nan"))
+    # Σ_{t≥s} Π_{i=s}^{t−1} c_i as differences of sums of logarithms: a few operations, where the recursion takes 3 T.
     goes_on_t = mask_t * tf.cast(discount_t != 0.0, mask_t.dtype) * trace_tm1
-    length, total = tf.zeros_like(mask_t[0]), 0.0
-    for s in reversed(range(mask_t.shape[0])):
-        length = mask_t[s] * (1.0 + goes_on_t[s] * length)
-        total += tf.reduce_sum(length)
-    return total / tf.maximum(tf.reduce_sum(mask_t), 1.0)
+    log_weight = tf.cumsum(tf.math.log(tf.maximum(goes_on_t, 1e-30)), exclusive=True)  # [T, B]
+    later = tf.linalg.band_part(tf.ones(2 * [mask_t.shape[0]]), 0, -1)[..., None] > 0.0  # [s, t, 1]: t ≥ s
+    weight = tf.exp(tf.where(later, log_weight[None] - log_weight[:, None], -1e30))  # [s, t, B]
+    both = mask_t[:, None] * mask_t[None]
+    return tf.reduce_sum(both * weight) / tf.maximum(tf.reduce_sum(mask_t), 1.0)

@@ -174,6 +174,11 @@ class Monitor:
         return self._wall_before + time.monotonic() - self._started
 
     @property
+    def has_updates(self) -> bool:
+        """Whether an update came since the last row."""
+        return bool(self._losses)
+
+    @property
     def return_mean(self) -> float | None:
         """Mean score of the last 100 episodes, None before there are 100."""
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None

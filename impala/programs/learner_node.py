@@ -105,7 +105,8 @@ class LearnerNode:
             for job in jobs:
                 job.maybe_run()
         self._save(last=True)
-        self._log()
+        if self._monitor.has_updates:
+            self._log()
         self._monitor.close()
         processes.finish()
 

@@ -9,6 +9,7 @@ import pytest
 import reverb
 import tensorflow as tf
 
+from impala.acting import chunks
 from impala.replay import datasets, tables
 from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, chunk_spec, map_fields, zeros
 from tests.replay.test_tables import WRITTEN, write
@@ -224,7 +225,7 @@ class Queue:
     """A server with one queue; closes in the order that keeps Reverb from waiting for ever (STACK.md, 1.7)."""
 
     def __init__(self):
-        self._server = reverb.Server([tables.queue(SPEC, 64)], port=None)
+        self._server = reverb.Server([tables.queue(SPEC, 64), tables.uniform(SPEC, 8)], port=None)
         self.address = f"localhost:{self._server.port}"
         self.client = reverb.Client(self.address)
 
@@ -233,6 +234,12 @@ class Queue:
             lambda: datasets.chunks(self.address, tables.QUEUE, max_in_flight=B), **dict(batch_size=B) | kwargs
         )
         return self._feeder
+
+    def replaying_feeder(self, num_replayed):
+        return self.feeder(
+            make_replayed=lambda: datasets.chunks(self.address, tables.REPLAY, max_in_flight=num_replayed),
+            num_replayed=num_replayed,
+        )
 
     def stop_feeder(self):
         self._feeder.stop()
@@ -306,3 +313,36 @@ def test_a_learner_step_takes_what_the_feeder_gives_without_tracing_twice(queue)
     for batch in drain(feeder, 3):
         step(batch)
     assert traces == [(T, B)]
+
+
+def test_a_part_of_each_batch_is_drawn_from_replay_and_said_to_be(queue):
+    """One writer, two tables; replay may repeat itself, and what it repeats is no duplicate."""
+    sink = chunks.TableSink(queue.client, [tables.QUEUE, tables.REPLAY], should_stop=lambda: False)
+    feeder = queue.replaying_feeder(num_replayed=2)
+    sink([chunk(n) for n in range(20)])
+    for u, batch in enumerate(drain(feeder, 10)):
+        assert batch.is_replayed.numpy().tolist() == [False, True, True]
+        versions = batch.weights_version.numpy().tolist()
+        assert versions[0] == u, "the fresh part keeps its order"
+        np.testing.assert_array_equal(batch.r_t[:, 1], chunk(versions[1]).r_t)
+    assert (feeder.deduplicator.num_duplicates, feeder.deduplicator.num_gaps) == (0, 0)
+    sink.close()
+
+
+def test_replay_holds_the_newest_and_gives_them_out_alike():
+    server = reverb.Server([tables.uniform(SPEC, 8)], port=None)
+    client = reverb.Client(f"localhost:{server.port}")
+    sink = chunks.TableSink(client, [tables.REPLAY], should_stop=lambda: False)
+    sink([chunk(n) for n in range(20)])
+    samples = client.sample(tables.REPLAY, 4000, emit_timesteps=False, unpack_as_table_signature=True)
+    counts = np.bincount([int(sample.data["weights_version"]) for sample in samples], minlength=20)
+    sink.close()
+    server.stop()
+    assert not counts[:12].any(), "size 8: the newest eight"
+    assert np.sum((counts[12:] - 500) ** 2 / 500) < 29.9  # χ², 7 degrees of freedom: exceeded once in 10,000
+
+
+def test_without_replay_every_chunk_is_said_to_be_fresh(queue):
+    feeder = queue.feeder()
+    write(queue.client, [chunk(n) for n in range(B)])
+    assert not drain(feeder, 1)[0].is_replayed.numpy().any()

@@ -1,0 +1,79 @@
+"""`impala bench`: the rate of each part alone, the machine's bound, and how close the whole comes to it.
+
+A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
+batch, one update on a batch in memory, chunks through a Reverb table. One agent step costs all four, so the machine
+cannot train faster than the bound
+
+    1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
+
+The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both.
+"""
+
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+
+from impala import config as config_lib
+from impala.bench import parts, schemes, whole
+
+_PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
+_DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
+_PARTS = {
+    "env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate,
+    "table": parts.table_rate,
+}  # fmt: skip
+
+
+def bound(env: float, inference: float, learner: float, table: float) -> float:
+    """Returns the agent steps per second of a machine that wastes nothing, from the rates of its parts alone."""
+    return 1.0 / (1.0 / env + 1.0 / inference + 1.0 / learner + 1.0 / table)
+
+
+def _alone(function, *arguments):
+    """Runs `function` in a fresh process, so that its TensorFlow takes the cores that it asks for."""
+    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
+    """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what follows from them."""
+    rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()}]
+    report("parts measured once; now the whole")
+    with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
+        program = whole.train_rate(config, Path(folder))
+    rounds.append({name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()})
+    result = {name: statistics.fmean(measured[name] for measured in rounds) for name in _PARTS}
+    result["bound"] = bound(**result)
+    result |= program
+    result["fraction_of_bound"] = result["train"] / result["bound"]
+    result["table_over_train"] = result["table"] / result["train"]
+    result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
+    result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
+    result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """The command `impala bench`."""
+    overrides = config_lib.parse_overrides(arguments)
+    path, output = overrides.pop("config", None), overrides.pop("json", None)
+    config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    result = measure(config)
+    for name in ("env", "inference", "learner", "table", "bound", "train"):
+        print(f"{name:10} {result[name]:10,.0f} agent steps/s")
+    print(f"{'lockstep':10} {result['lockstep']:10,.0f} agent steps/s on one core, in one process")
+    fractions = result["scheme_fractions_of_learner"]
+    print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; "
+          f"the table path alone at {result['table_over_train']:.0f} × the whole; "
+          f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
+    print("share of the learner's step at T = 20, B = 32: "
+          + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
+    if output:
+        Path(str(output)).write_text(json.dumps(result, indent=1) + "\n")
+    return 0

@@ -1,0 +1,177 @@
+"""Bare calls of each part: what the machine could do if nothing stood between them."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from impala import config as config_lib
+
+
+def rate(call: Callable[[], int], seconds: float) -> float:
+    """Calls `call` for `seconds` after a warm-up of a fifth of it; returns the steps per second that it counts."""
+    warm = time.perf_counter() + seconds / 5
+    while time.perf_counter() < warm:
+        call()
+    started, steps = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        steps += call()
+    return steps / (time.perf_counter() - started)
+
+
+def environment_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of one actor's environments with random actions on all cores."""
+    import numpy as np
+
+    environment = make_environment(config, config.actor.num_environments)
+    random, n = np.random.default_rng(0), environment.num_environments
+    environment.reset(0)
+
+    def step():
+        environment.send(random.integers(environment.spec.num_actions, size=n).astype(np.int32))
+        environment.receive()
+        return n
+
+    return rate(step, seconds)
+
+
+def inference_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of inference for all environments of one actor at once on all cores."""
+    import numpy as np
+
+    from impala.acting import policies
+    from impala.launching import processes
+    from impala.programs.compose import make_network
+
+    processes.hide_gpus()
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    spec = make_environment(config, 1).spec
+    network = make_network(config, spec)
+    logits = policies.network_outputs(network)
+    n = config.actor.num_environments
+    shape, dtype = spec.observation
+    window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
+    is_first = np.zeros((1, n), bool)
+
+    def infer():
+        logits(window, is_first)
+        return n
+
+    return rate(infer, seconds)
+
+
+def learner_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of updates on a batch in memory on all cores."""
+    from impala.launching import processes
+    from impala.programs.compose import make_learner, make_network
+
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    spec = make_environment(config, 1).spec
+    learner = make_learner(config, make_network(config, spec))
+    batch = random_batch(config, spec)
+
+    def update():
+        learner.update(batch, 1e-5)
+        return config.steps_per_update
+
+    return rate(update, seconds)
+
+
+def table_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of an actor's chunks, played at random, through a Reverb queue into batches; all cores."""
+    import reverb
+
+    from impala.acting import chunks
+    from impala.replay import datasets, tables
+    from impala.types import chunk_spec
+
+    unroll = _random_unroll(config)
+    spec, length = make_environment(config, 1).spec, config.learner.unroll_length
+    server = reverb.Server([tables.queue(chunk_spec(spec, length), config.replay.queue_size)], port=None)
+    address = f"localhost:{server.port}"
+    stop = threading.Event()
+    sink = chunks.TableSink(reverb.Client(address), [tables.QUEUE], should_stop=stop.is_set, max_pending=len(unroll))
+
+    def write():
+        for seq in itertools.count():
+            if stop.is_set():
+                return
+            for chunk in unroll:
+                chunk.origin[-1] = seq
+            sink(unroll)
+
+    batch_size = config.learner.batch_size
+    feeder = datasets.Feeder(
+        lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=batch_size), batch_size=batch_size
+    )
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+
+    def read():
+        assert feeder.get(timeout_seconds=60) is not None
+        return batch_size * length
+
+    try:
+        return rate(read, seconds)
+    finally:
+        stop.set()
+        feeder.stop()
+        writer.join(5)
+
+
+def _random_unroll(config: config_lib.Config) -> list:
+    """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
+    import numpy as np
+
+    from impala.acting import actors, chunks, policies
+    from impala.types import Origin
+
+    n = config.actor.num_environments // config.actor.num_lanes
+    environment = make_environment(config, n)
+    spec, unrolls = environment.spec, []
+    uniform = lambda window, is_first: np.zeros((n, spec.num_actions), np.float32)  # noqa: E731
+    actor = actors.Actor(
+        environment,
+        policies.Policy(uniform, spec, n, seed=0),
+        chunks.UnrollWriter(
+            spec, n, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append
+        ),
+        lambda: 0,
+        unroll_length=config.learner.unroll_length,
+    )
+    for _ in actor.steps(0):
+        if len(unrolls) == 10:
+            return unrolls[-1]
+
+
+def make_environment(config: config_lib.Config, num_environments: int):
+    """Makes the configured environments with a thread a core."""
+    from impala import environments
+
+    return environments.make(
+        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol,
+        num_threads=len(os.sched_getaffinity(0)),
+    )  # fmt: skip
+
+
+def random_batch(config: config_lib.Config, spec):
+    """Returns a batch of the configured size, frames and numbers drawn at random."""
+    import numpy as np
+    import tensorflow as tf
+
+    from impala.replay import datasets
+    from impala.types import chunk_spec, map_fields
+
+    random = np.random.default_rng(0)
+
+    def draw(field):
+        if field.dtype == np.uint8:
+            return random.integers(0, 255, field.shape).astype(np.uint8)
+        if field.dtype == np.float32:
+            return random.random(field.shape, dtype=np.float32)
+        return np.zeros(field.shape, field.dtype)
+
+    chunk = chunk_spec(spec, config.learner.unroll_length)
+    batch = datasets.stack([map_fields(draw, chunk) for _ in range(config.learner.batch_size)])
+    return map_fields(tf.convert_to_tensor, batch)

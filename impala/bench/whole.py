@@ -1,0 +1,60 @@
+"""The whole: the program through processes, and lockstep on one core."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from impala import config as config_lib
+
+_TRAIN_SECONDS, _WARM_UP_SECONDS = 75.0, 30.0
+
+
+def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
+    """Agent steps/s of the whole program through processes, its warm-up left out, and its memory."""
+    from impala.monitoring.metrics import read_csv
+
+    path = folder / "config.yaml"
+    path.write_text(config_lib.dump(config))
+    options = ["--total-frames", str(10**9), "--log-period-seconds", "1.0", "--run", str(folder / "run")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "impala", "train", "--config", str(path), *options], stdout=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(_WARM_UP_SECONDS + _TRAIN_SECONDS)
+    finally:
+        process.terminate()
+        process.wait(60)
+    rows = read_csv(folder / "run" / "metrics.csv")
+    if len(rows) < 10:
+        raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; see {folder / 'run' / 'logs'}")
+    end = float(rows[-1]["wall_seconds"])
+    rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
+    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
+    steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
+    mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
+    return dict(
+        train=steps, lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
+        actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
+    )  # fmt: skip
+
+
+def lockstep_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of lockstep training on one core; frames that replay repeats do not count."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    from impala import lockstep
+    from impala.launching import processes
+
+    processes.hide_gpus()
+    processes.set_tensorflow_threads(1)
+    training = lockstep.Lockstep(config)
+    updates, step_frames = training.updates(10**12), training.environment.spec.frames_per_step
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds / 3:
+        next(updates)
+    started, frames = time.perf_counter(), training.frames
+    while time.perf_counter() - started < seconds:
+        next(updates)
+    return (training.frames - frames) / step_frames / (time.perf_counter() - started)

@@ -1,0 +1,73 @@
+"""One cell of a grid: a training run in lockstep, in a worker with one core."""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from impala.config import Config
+
+NUM_POINTS = 25  # of a learning curve
+TELEMETRY = (
+    "log_rho_mean", "rho_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length", "value_correction",
+    "entropy", "rejected_fraction", "policy_clipped_fraction",
+)  # fmt: skip
+
+
+def prepare_worker() -> None:
+    """Takes one core and no GPU, before TensorFlow is imported, and leaves Ctrl-C to the parent."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def run(config: Config, lag: int) -> dict[str, Any]:
+    """Trains to the end and returns the cell's results.
+
+    Returns:
+      `return`: mean score of the episodes that finished in the last tenth of the frames, or the last that finished
+      before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, empty where no episode finished.
+      `status`: "done", or "diverged" when ten updates in a row were not finite; its return is what it had reached.
+      Means over all updates of `TELEMETRY`.
+    """
+    from impala import lockstep
+    from impala.learning import learners
+
+    started, frames, scores, metrics, status = time.monotonic(), [], [], [], "done"
+    training = lockstep.Lockstep(config, lag=lag)
+    try:
+        for update in training.updates():
+            metrics.append([update.metrics[name] for name in TELEMETRY])
+            frames += [update.frames] * len(update.episodes)
+            scores += [episode.score for episode in update.episodes]
+    except learners.NonFiniteUpdates:
+        status = "diverged"
+    training.environment.close()
+    seconds = time.monotonic() - started
+    return {
+        "return": _late_mean(frames, scores, config.total_frames),
+        "curve": curve(frames, scores, config.total_frames),
+        "status": status,
+        "frames": training.frames,
+        "updates": training.learner.num_updates,
+        "wall_seconds": seconds,
+        **dict(zip(TELEMETRY, np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY))),
+    }
+
+
+def _late_mean(frames: list[int], scores: list[float], total_frames: int) -> float:
+    late = [score for frame, score in zip(frames, scores) if frame > 0.9 * total_frames] or scores[-1:]
+    return float(np.mean(late)) if late else float("nan")
+
+
+def curve(frames: list[int], scores: list[float], total_frames: int) -> list[float]:
+    """Returns the mean score in each of `NUM_POINTS` equal parts of the run, NaN where no episode finished."""
+    part = np.minimum((np.array(frames, float) / total_frames * NUM_POINTS).astype(int), NUM_POINTS - 1)
+    scores = np.array(scores, float)
+    return [float(scores[part == i].mean()) if (part == i).any() else float("nan") for i in range(NUM_POINTS)]

@@ -1,0 +1,195 @@
+"""`impala compare`: runs a grid on all cores, a warm worker each, and writes what came of it.
+
+Finished cells are rows of results.csv, written whole as they come; a run that is started again goes on where the last
+one ended, killed or not.
+"""
+
+import concurrent.futures
+import csv
+import importlib.metadata
+import importlib.util
+import math
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from impala import config as config_lib
+from impala.lab import cells
+from impala.lab.grid import Cell, Grid
+
+COLUMNS = (
+    *Cell._fields, "return", "status", "frames", "updates", "wall_seconds", *cells.TELEMETRY, "curve", "commit",
+    "versions", "machine", "date",
+)  # fmt: skip
+_CELLS_PER_POOL = 32  # a worker: TensorFlow keeps the graphs of cells that are done
+
+
+class Results:
+    """The rows of results.csv; a last line cut short by a kill is dropped and its cell is run again."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.rows = [row for row in _read(path) if row.get("date")]
+        self.returns = {cell_of(row): float(row["return"]) for row in self.rows}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        temporary.replace(path)
+
+    def add(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Appends a finished cell."""
+        row = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in result.items()}
+        row |= cell._asdict() | _provenance() | {"curve": " ".join(f"{x:.4g}" for x in result["curve"])}
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+        self.returns[cell] = result["return"] if not math.isnan(result["return"]) else -math.inf
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    from impala.monitoring.metrics import read_csv
+
+    return read_csv(path)
+
+
+def cell_of(row: dict[str, str]) -> Cell:
+    """Returns the cell that a row of results.csv belongs to."""
+    kinds = (str, str, str, float, int, float, float, int)
+    return Cell(*(kind(row[name]) for kind, name in zip(kinds, Cell._fields)))
+
+
+def _provenance() -> dict[str, str]:
+    packages = " ".join(f"{name}={importlib.metadata.version(name)}" for name in ("impala", "tensorflow", "numpy"))
+    return dict(
+        commit=_commit(), versions=f"python={platform.python_version()} {packages}",
+        machine=f"{platform.machine()} {len(os.sched_getaffinity(0))} cores", date=time.strftime("%Y-%m-%d"),
+    )  # fmt: skip
+
+
+def _commit() -> str:
+    try:
+        return subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
+            capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def run(grid: Grid, results: Results, *, num_workers: int, on_cell=lambda cell, result: None) -> None:
+    """Runs every cell that is not done; results are added as they come.
+
+    Raises:
+      RuntimeError: a cell failed; what was finished before is kept.
+    """
+    context = multiprocessing.get_context("spawn")
+    while _pick(grid, results, set(), 1):
+        with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
+            running: dict[concurrent.futures.Future, Cell] = {}
+            started = 0
+            try:
+                while True:
+                    free = num_workers - len(running) if started < num_workers * _CELLS_PER_POOL else 0
+                    for cell in _pick(grid, results, set(running.values()), free):
+                        running[pool.submit(cells.run, grid.cell_config(cell), cell.lag)] = cell
+                        started += 1
+                    if not running:
+                        break
+                    done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                    for future in done:
+                        cell = running.pop(future)
+                        result = _result(future, cell)
+                        results.add(cell, result)
+                        on_cell(cell, result)
+            except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish what they are at
+                for process in pool._processes.values():
+                    process.terminate()
+                raise
+
+
+def _pick(grid: Grid, results: Results, running: set[Cell], count: int) -> list[Cell]:
+    available = (cell for cell in grid.available(results.returns) if cell not in running)
+    return [cell for cell, _ in zip(available, range(count))]
+
+
+def _result(future: concurrent.futures.Future, cell: Cell) -> dict[str, Any]:
+    try:
+        return future.result()
+    except Exception as error:
+        raise RuntimeError(f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}") from error
+
+
+def main(arguments: list[str]) -> int:
+    """The command `impala compare`."""
+    if importlib.util.find_spec("rliable") is None:
+        raise config_lib.ConfigError(["impala compare: needs the package rliable; pip install 'impala[lab]'"])
+    overrides = config_lib.parse_overrides(arguments)
+    path, folder = overrides.pop("config", None), overrides.pop("output", None)
+    num_workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    if path is None:
+        raise config_lib.ConfigError(["--config: missing; expected a grid like configs/lab/corrections.yaml"])
+    if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
+        raise config_lib.ConfigError([f"--workers {num_workers}: expected a number of processes, 1 or more"])
+    grid = Grid(str(path), overrides)
+    folder = Path(str(folder)) if folder else Path("docs/results") / grid.path.stem
+    results = Results(folder / "results.csv")
+    (folder / "command.txt").write_text(f"impala compare {' '.join(arguments)}\n")
+    try:
+        with _progress(grid, results) as on_cell:
+            run(grid, results, num_workers=num_workers, on_cell=on_cell)
+    except KeyboardInterrupt:
+        print(f"stopped; {len(results.rows)} cells are kept in {folder}, the same command goes on", file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        print(f"{error}\n{len(results.rows)} cells are kept in {folder}", file=sys.stderr)
+        return 1
+    from impala.lab import report
+
+    for written in report.write(grid, results.rows, folder):
+        print(written)
+    return 0
+
+
+class _progress:
+    """A progress bar with the time left, or a line a cell where there is no terminal."""
+
+    def __init__(self, grid: Grid, results: Results):
+        from rich import progress
+
+        self._total, self._done = grid.num_cells, len(_of_grid(grid, results))
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.completed:.0f}/{task.total:.0f} cells"), progress.BarColumn(),
+            progress.TimeRemainingColumn(elapsed_when_finished=True), progress.TextColumn("{task.description}"),
+            speed_estimate_period=3600, disable=not sys.stdout.isatty(),
+        )  # fmt: skip
+
+    def __enter__(self):
+        self._bar.start()
+        self._task = self._bar.add_task("", total=self._total, completed=self._done)
+        return self._on_cell
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def _on_cell(self, cell: Cell, result: dict[str, Any]) -> None:
+        line = f"{' '.join(map(str, cell))}: {result['return']:.3g} in {result['wall_seconds']:.0f} s"
+        self._done += 1
+        if self._bar.disable:
+            print(f"{self._done}/{self._total}  {line}", flush=True)
+        self._bar.update(self._task, advance=1, description=line)
+
+
+def _of_grid(grid: Grid, results: Results) -> Iterator[Cell]:
+    cells_of_grid = [c for b in grid.blocks() for c in grid.sweep(b) + grid.finals(b, results.returns)]
+    return [cell for cell in cells_of_grid if cell in results.returns]

@@ -1,0 +1,229 @@
+"""What a grid found: a table in the shape of the paper's Table 2, learning curves, robustness, and statistics.
+
+Interquartile means with stratified bootstrap intervals and the probability of improvement are rliable's (Agarwal et al.
+2021, arXiv:2108.13264), on returns scaled to each task's 0 and 1.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from impala.lab.grid import FINAL, SWEEP, Block, Grid
+
+_NUM_BOOTSTRAP = 2000
+
+
+class Scores:
+    """Returns of a grid's rows, by block.
+
+    Args:
+      grid: names blocks and scales.
+      rows: of results.csv.
+    """
+
+    def __init__(self, grid: Grid, rows: Sequence[dict]):
+        self.grid = grid
+        self._rows = [row for row in rows if row["task"] in grid.config.tasks]
+
+    def rows(self, block: Block, phase: str) -> list[dict]:
+        """Returns a block's rows of one phase."""
+        return [row for row in self._rows if row["phase"] == phase and _block(row) == block]
+
+    def finals(self, block: Block) -> np.ndarray:
+        """Returns the returns of the runs that count."""
+        return np.array([float(row["return"]) for row in self.rows(block, FINAL)])
+
+    def scaled(self, task: str, returns: np.ndarray) -> np.ndarray:
+        low, high = self.grid.config.tasks[task].scale
+        return (returns - low) / (high - low)
+
+    def conditions(self) -> Iterator[tuple[float, int]]:
+        """Yields (replay fraction, lag)."""
+        for fraction in self.grid.config.replay_fractions:
+            for lag in self.grid.config.lags:
+                yield fraction, lag
+
+    def matrix(self, scheme: str, fraction: float, lag: int) -> np.ndarray | None:
+        """Returns scaled returns [runs, tasks]; None while a task's runs are missing."""
+        columns = [
+            self.scaled(task, self.finals(Block(task, scheme, fraction, lag))) for task in self.grid.config.tasks
+        ]
+        length = min(map(len, columns))
+        return np.stack([column[:length] for column in columns], axis=1) if length else None
+
+
+def _block(row: dict) -> Block:
+    return Block(row["task"], row["scheme"], float(row["replay_fraction"]), int(row["lag"]))
+
+
+def condition_name(fraction: float, lag: int) -> str:
+    replay = "no replay" if not fraction else f"{fraction:.0%} replay"
+    return f"{replay}, lag {lag}"
+
+
+def interval(returns: np.ndarray) -> tuple[float, float]:
+    """Returns the mean and half the width of its 95 % interval (Student's t)."""
+    from scipy import stats
+
+    if len(returns) < 2:
+        return float(np.mean(returns)) if len(returns) else np.nan, np.nan
+    half = stats.t.ppf(0.975, len(returns) - 1) * np.std(returns, ddof=1) / len(returns) ** 0.5
+    return float(np.mean(returns)), float(half)
+
+
+def interquartile_means(matrices: dict[str, np.ndarray]) -> dict[str, tuple[float, float, float]]:
+    """Returns {name: (IQM, lower, upper)} of scaled returns [runs, tasks], with 95 % stratified bootstrap intervals."""
+    from rliable import library, metrics
+
+    points, intervals = library.get_interval_estimates(
+        matrices, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=_NUM_BOOTSTRAP,
+        random_state=np.random.RandomState(0),
+    )  # fmt: skip
+    return {name: (float(points[name][0]), *map(float, intervals[name][:, 0])) for name in matrices}
+
+
+def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
+    """Returns the probability that a run of `one` beats a run of `other`, with its 95 % interval."""
+    from rliable import library, metrics
+
+    points, intervals = library.get_interval_estimates(
+        {"pair": (one, other)}, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]),
+        reps=_NUM_BOOTSTRAP, random_state=np.random.RandomState(0),
+    )  # fmt: skip
+    return float(points["pair"][0]), *map(float, intervals["pair"][:, 0])
+
+
+def table(scores: Scores) -> str:
+    """Returns the table: schemes in rows, tasks in columns, a block a condition, as the paper's Table 2."""
+    tasks = list(scores.grid.config.tasks)
+    lines = []
+    for fraction, lag in scores.conditions():
+        matrices = {s: scores.matrix(s, fraction, lag) for s in scores.grid.config.schemes}
+        complete = {scheme: matrix for scheme, matrix in matrices.items() if matrix is not None}
+        means = interquartile_means(complete) if complete else {}
+        lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
+        lines += [f"| | {' | '.join(tasks)} | IQM, scaled |", f"|---|{'---|' * (len(tasks) + 1)}"]
+        for scheme in scores.grid.config.schemes:
+            cells = [_mean(scores.finals(Block(task, scheme, fraction, lag))) for task in tasks]
+            iqm = "{:.3f} [{:.3f}, {:.3f}]".format(*means[scheme]) if scheme in means else "–"
+            lines.append(f"| `{scheme}` | {' | '.join(cells)} | {iqm} |")
+        lines += ["", *_improvements(complete)]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _mean(returns: np.ndarray) -> str:
+    mean, half = interval(returns)
+    return "–" if np.isnan(mean) else f"{mean:.3g} ± {half:.2g} ({len(returns)})"
+
+
+def _improvements(matrices: dict[str, np.ndarray]) -> list[str]:
+    """How likely a run of the first scheme (V-trace where it takes part) beats one of each other, one line each."""
+    first = "vtrace" if "vtrace" in matrices else next(iter(matrices), None)
+    return [
+        "P(`{}` > `{}`) = {:.2f} [{:.2f}, {:.2f}]  ".format(first, scheme, *improvement(matrices[first], matrix))
+        for scheme, matrix in matrices.items()
+        if scheme != first
+    ]
+
+
+def write(grid: Grid, rows: Sequence[dict], folder: Path) -> list[Path]:
+    """Writes table.md and the figures of whatever is finished; returns the paths."""
+    scores = Scores(grid, rows)
+    paths = [folder / "table.md"]
+    paths[0].write_text(table(scores))
+    figures = {"curves.png": curves, "iqm.png": iqm_figure, "robustness.png": robustness}
+    if len(grid.config.lags) > 1:
+        figures["lag.png"] = lag_figure
+    for name, draw in figures.items():
+        figure = draw(scores)
+        figure.savefig(folder / name, dpi=120)
+        paths.append(folder / name)
+    return paths
+
+
+def _axes(num_rows: int, num_columns: int):
+    """A grid of axes that always is two-dimensional."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1 + 3.2 * num_columns, 0.6 + 2.4 * num_rows), layout="constrained")
+    return figure, figure.subplots(num_rows, num_columns, squeeze=False)
+
+
+def curves(scores: Scores):
+    """Draws learning curves: mean and 95 % interval over the runs that count, a row a condition, a column a task."""
+    grid, conditions = scores.grid.config, list(scores.conditions())
+    figure, axes = _axes(len(conditions), len(grid.tasks))
+    for row, (fraction, lag) in zip(axes, conditions):
+        for axis, task in zip(row, grid.tasks):
+            for scheme in grid.schemes:
+                runs = scores.rows(Block(task, scheme, fraction, lag), FINAL)
+                if not runs:
+                    continue
+                curve = np.array([[float(x) for x in run["curve"].split()] for run in runs])
+                frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * float(runs[0]["frames"])
+                middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
+                (line,) = axis.plot(frames / 1e3, middle, label=scheme)
+                axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
+            axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel("return")
+    for axis in axes[-1]:
+        axis.set_xlabel("thousand frames")
+    axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def iqm_figure(scores: Scores):
+    """Draws the interquartile mean over all tasks with its interval, a panel a condition."""
+    conditions = list(scores.conditions())
+    figure, axes = _axes(1, len(conditions))
+    for axis, (fraction, lag) in zip(axes[0], conditions):
+        matrices = {s: scores.matrix(s, fraction, lag) for s in scores.grid.config.schemes}
+        means = interquartile_means({s: m for s, m in matrices.items() if m is not None} or {"–": np.zeros((2, 1))})
+        for i, (_, (middle, low, high)) in enumerate(means.items()):
+            axis.barh(i, high - low, left=low, height=0.6, alpha=0.6)
+            axis.plot([middle] * 2, [i - 0.3, i + 0.3], color="black")
+        axis.set_yticks(range(len(means)), list(means))
+        axis.set_title(condition_name(fraction, lag), fontsize=9)
+        axis.set_xlabel("interquartile mean of scaled returns")
+        axis.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def robustness(scores: Scores):
+    """Draws the returns of the whole sweep, best setting first: what a scheme forgives (the paper's figure D.1)."""
+    grid, conditions = scores.grid.config, list(scores.conditions())
+    figure, axes = _axes(len(conditions), len(grid.tasks))
+    for row, (fraction, lag) in zip(axes, conditions):
+        for axis, task in zip(row, grid.tasks):
+            for scheme in grid.schemes:
+                runs = scores.rows(Block(task, scheme, fraction, lag), SWEEP)
+                axis.plot(sorted((float(run["return"]) for run in runs), reverse=True), marker=".", label=scheme)
+            axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel("return")
+    for axis in axes[-1]:
+        axis.set_xlabel("rank of the setting")
+    axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def lag_figure(scores: Scores):
+    """Draws the return over the policy lag (the paper's figure E.1), a column a task, a row a replay fraction."""
+    grid = scores.grid.config
+    figure, axes = _axes(len(grid.replay_fractions), len(grid.tasks))
+    for row, fraction in zip(axes, grid.replay_fractions):
+        for axis, task in zip(row, grid.tasks):
+            for shift, scheme in zip(np.linspace(-0.1, 0.1, len(grid.schemes)), grid.schemes):
+                returns = [scores.finals(Block(task, scheme, fraction, lag)) for lag in grid.lags]
+                middle, half = np.array([interval(r) for r in returns]).T
+                axis.errorbar(np.arange(len(grid.lags)) + shift, middle, half, marker="o", capsize=2, label=scheme)
+            axis.set_xticks(range(len(grid.lags)), grid.lags)
+            axis.set_title(f"{task}\n{'no' if not fraction else f'{fraction:.0%}'} replay", fontsize=9)
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel("return")
+    for axis in axes[-1]:
+        axis.set_xlabel("policy lag, updates")
+    axes[0, 0].legend(fontsize=7)
+    return figure

@@ -1,0 +1,156 @@
+"""A sign, a clip or an index changed in any scheme turns a test red: every mutation below, on a copy of the tree."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORRECTIONS, LOSSES = "tests/corrections", "tests/losses"
+
+# (file, what is there, what is put instead); the text must occur exactly once.
+MUTATIONS = [
+    ("returns.py", "y = x + decay * y", "y = x - decay * y"),
+    ("returns.py", "ys[::-1]", "ys"),
+    ("corrections/targets.py", "x_t=mask_t * rho_tm1 * (r_t", "x_t=rho_tm1 * (r_t"),
+    ("corrections/targets.py", "+ discount_t * v_t - v_tm1),", "+ discount_t * v_t + v_tm1),"),
+    ("corrections/targets.py", "+ discount_t * v_t - v_tm1),", "+ v_t - v_tm1),"),
+    ("corrections/targets.py", "decay_t=mask_t * discount_t * c_tm1", "decay_t=discount_t * c_tm1"),
+    ("corrections/targets.py", "decay_t=mask_t * discount_t * c_tm1", "decay_t=mask_t * c_tm1"),
+    ("corrections/targets.py", "initial=tf.zeros_like(v_tm1[0])", "initial=tf.ones_like(v_tm1[0])"),
+    ("corrections/targets.py", "[correction_tm1[1:], tf.zeros_like(correction_tm1[:1])]", "[correction_tm1[:-1], tf.zeros_like(correction_tm1[:1])]"),
+    ("corrections/targets.py", "pg_trace_tm1 * next_correction_t", "next_correction_t"),
+    ("corrections/targets.py", "r_t + discount_t * (v_t + pg", "r_t + (v_t + pg"),
+    ("corrections/targets.py", "tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1)", "v_tm1 + correction_tm1 + poison_tm1"),
+    ("corrections/targets.py", "tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1)", "tf.stop_gradient(v_tm1 + correction_tm1)"),
+    ("corrections/targets.py", "tf.stop_gradient(mask_t * pg_weight_tm1", "tf.stop_gradient(pg_weight_tm1"),
+    ("corrections/targets.py", "(q_tm1 - v_tm1) + poison_tm1", "(q_tm1 - v_tm1)"),
+    ("corrections/targets.py", "(q_tm1 - v_tm1) + poison_tm1", "(v_tm1 - q_tm1) + poison_tm1"),
+    ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.minimum(tf.exp(log_rho), clip + 0.1)"),
+    ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(tf.maximum(log_rho, math.log(clip)))"),
+    ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(log_rho)"),
+    ("corrections/targets.py", "if clip <= 0.0:", "if clip < -1.0:"),
+    ("corrections/targets.py", "if clip_c > clip_rho and", "if clip_c < clip_rho and"),
+    ("corrections/targets.py", "if not 0.0 <= lambda_ <= 1.0:", "if not 0.0 <= lambda_:"),
+    ("corrections/none.py", "c_tm1=1.0", "c_tm1=0.9"),
+    ("corrections/none.py", "rho_tm1=1.0, c", "rho_tm1=1.1, c"),
+    ("corrections/one_step_is.py", "clipped_exp(log_rho_tm1, clip_pg)", "1.0"),
+    ("corrections/one_step_is.py", "rho_tm1=1.0, c_tm1=1.0", "rho_tm1=clipped_exp(log_rho_tm1, clip_pg), c_tm1=1.0"),
+    ("corrections/vtrace.py", "rho_tm1=clipped_exp(log_rho_tm1, clip_rho)", "rho_tm1=clipped_exp(log_rho_tm1, clip_c)"),
+    ("corrections/vtrace.py", "clipped_exp(log_rho_tm1, clip_c)", "clipped_exp(log_rho_tm1, clip_rho)"),
+    ("corrections/vtrace.py", "clipped_exp(log_rho_tm1, clip_pg)", "clipped_exp(log_rho_tm1, clip_rho)"),
+    ("corrections/vtrace.py", "c_tm1=lambda_ * ", "c_tm1="),
+    ("corrections/vtrace.py", 'lambda_ if pg_bootstrap == "mixed" else 1.0', "1.0"),
+    ("corrections/vtrace.py", 'lambda_ if pg_bootstrap == "mixed" else 1.0', "lambda_"),
+    ("corrections/vtrace_c0.py", "clip_c=0.0", "clip_c=min(1.0, clip_rho)"),
+    ("corrections/vtrace_c0.py", "clip_pg=clip_pg", "clip_pg=clip_rho"),
+    ("corrections/vtrace_unweighted_pg.py", "pg_weight_tm1=1.0", "pg_weight_tm1=clipped_exp(log_rho_tm1, clip_rho)"),
+    ("corrections/vtrace_unweighted_pg.py", "pg_trace_tm1=lambda_", "pg_trace_tm1=1.0"),
+    ("corrections/leaky_vtrace.py", "alpha * clipped + (1.0 - alpha)", "(1.0 - alpha) * clipped + alpha"),
+    ("corrections/leaky_vtrace.py", "rho_tm1=leaky(alpha_rho, clip_rho)", "rho_tm1=leaky(alpha_c, clip_rho)"),
+    ("corrections/leaky_vtrace.py", "leaky(alpha_c, clip_c)", "leaky(alpha_rho, clip_c)"),
+    ("corrections/leaky_vtrace.py", "pg_weight_tm1=leaky(alpha_rho, clip_pg)", "pg_weight_tm1=leaky(1.0, clip_pg)"),
+    ("corrections/leaky_vtrace.py", "if alpha_rho > alpha_c", "if alpha_rho < alpha_c"),
+    ("corrections/per_decision_is.py", "baseline_tm1 = rho_tm1 * v_tm1 if control_variate", "baseline_tm1 = rho_tm1 * v_tm1 if not control_variate"),
+    ("corrections/per_decision_is.py", "decay_t=mask_t * discount_t * rho_tm1", "decay_t=mask_t * discount_t"),
+    ("corrections/per_decision_is.py", "pg_weight_tm1=rho_tm1", "pg_weight_tm1=1.0"),
+    ("corrections/full_is.py", "x_t=mask_t * log_rho_tm1", "x_t=log_rho_tm1 - 1.0"),
+    ("corrections/full_is.py", "decay_t=mask_t * goes_on_t", "decay_t=mask_t"),
+    ("corrections/full_is.py", "decay_t=mask_t * goes_on_t", "decay_t=goes_on_t"),
+    ("corrections/full_is.py", "none(**arguments).target_tm1 - v_tm1)", "(none(**arguments).target_tm1 - v_tm1))"),
+    ("corrections/full_is.py", "pg_weight_tm1=tf.exp(log_rho_tm1)", "pg_weight_tm1=1.0"),
+    ("corrections/weighted_is.py", "axis=1)\n", "axis=0)\n"),
+    ("corrections/weighted_is.py", "tf.where(mask_t != 0.0, log_weight_tm1, masked)", "log_weight_tm1"),
+    ("corrections/weighted_is.py", "pg_weight_tm1=over_batch_mean(log_rho_tm1, mask_t)", "pg_weight_tm1=tf.exp(log_rho_tm1)"),
+    ("corrections/td_lambda.py", "c_tm1=lambda_", "c_tm1=1.0"),
+    ("corrections/td_lambda.py", "pg_trace_tm1=lambda_", "pg_trace_tm1=1.0"),
+    ("corrections/upgo.py", ">= v_tm1", "<= v_tm1"),
+    ("corrections/upgo.py", "[is_better_tm1[1:], ", "[is_better_tm1[:-1], "),
+    ("corrections/upgo.py", "pg_trace_tm1=next_is_better_tm1", "pg_trace_tm1=1.0"),
+    ("corrections/upgo.py", "clipped_exp(log_rho_tm1, clip_pg)", "1.0"),
+    ("corrections/q_targets.py", "[c_tm1[1:], tf.zeros_like(c_tm1[:1])]", "[c_tm1[:-1], tf.zeros_like(c_tm1[:1])]"),
+    ("corrections/q_targets.py", "discount_t * v_t - qa_tm1),", "discount_t * v_t + qa_tm1),"),
+    ("corrections/q_targets.py", "x_t=mask_t * (r_t", "x_t=(r_t"),
+    ("corrections/q_targets.py", "decay_t=mask_t * discount_t * next", "decay_t=discount_t * next"),
+    ("corrections/q_targets.py", "mask_t * tf.exp(log_rho_tm1) *", "mask_t *"),
+    ("corrections/q_targets.py", "taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)", "taken(log_mu_tm1, a_tm1) - taken(log_pi_tm1, a_tm1)"),
+    ("corrections/retrace.py", "clipped_exp(log_rho, 1.0)", "clipped_exp(log_rho, 2.0)"),
+    ("corrections/retrace.py", "lambda_ * clipped", "clipped"),
+    ("corrections/tree_backup.py", "tf.exp(log_pi)", "tf.exp(log_rho)"),
+    ("corrections/q_lambda.py", "lambda_ * tf.ones_like(log_rho)", "tf.ones_like(log_rho)"),
+    ("corrections/importance_sampling.py", "tf.exp(log_rho)", "tf.minimum(tf.exp(log_rho), 1.0)"),
+    ("corrections/acer.py", "1.0 - tf.minimum(1.0, truncation", "1.0 - tf.maximum(1.0, truncation"),
+    ("corrections/acer.py", "tf.exp(log_mu_tm1 - log_pi_tm1)", "tf.exp(log_pi_tm1 - log_mu_tm1)"),
+    ("corrections/acer.py", "left_over * (q_tm1 - v_tm1", "left_over * (v_tm1[..., None] * 0 + q_tm1 + v_tm1"),
+    ("corrections/acer.py", "clipped_exp(log_rho_tm1, truncation)", "clipped_exp(log_rho_tm1, 1.0)"),
+    ("corrections/acer.py", "axis=-1, keepdims=True) - delta", "axis=-1, keepdims=True) + delta"),
+    ("losses/epsilon.py", "tf.exp(log_pi) + epsilon", "tf.exp(log_pi) + 2 * epsilon"),
+    ("losses/epsilon.py", "tf.maximum(log_pi, tf.math.log(epsilon))", "tf.minimum(log_pi, tf.math.log(epsilon))"),
+    ("losses/epsilon.py", "* safe_log(rows.log_pi_tm1), axis=-1)", "* rows.log_pi_tm1, axis=-1)"),
+    ("losses/ppo_clip.py", "tf.minimum(free, clipped)", "tf.maximum(free, clipped)"),
+    ("losses/ppo_clip.py", "1.0 - clip, 1.0 + clip", "1.0 - clip, 1.0 + 2 * clip"),
+    ("losses/ppo_clip.py", "rows.taken(rows.log_pi_tm1) - tf.stop_gradient(rows.taken(rows.log_mu_tm1))", "rows.taken(rows.log_pi_tm1)"),
+    ("losses/impact.py", "math.log(ratio_max)", "ratio_max"),
+    ("losses/impact.py", "log_mu - log_target", "log_target - log_mu"),
+    ("losses/impact.py", "tf.stop_gradient(rows.taken(rows.log_target_tm1))", "rows.taken(rows.log_target_tm1)"),
+    ("losses/clear.py", "rows.is_replayed * (policy", "(policy"),
+    ("losses/clear.py", "tf.exp(log_mu) * (log_mu - rows.log_pi_tm1)", "tf.exp(rows.log_pi_tm1) * (log_mu - rows.log_pi_tm1)"),
+    ("losses/clear.py", "tf.square(rows.v_tm1 - rows.v_behaviour_tm1)", "tf.abs(rows.v_tm1 - rows.v_behaviour_tm1)"),
+    ("losses/laser.py", "clip_rho) < trust_threshold", "clip_rho) > trust_threshold"),
+    ("losses/laser.py", "(1.0 - rows.is_replayed) * entropy", "entropy"),
+    ("losses/laser.py", "tf.minimum(log_mu + math.log(clip_rho), log_pi)", "tf.maximum(log_mu + math.log(clip_rho), log_pi)"),
+    ("losses/laser.py", "tf.exp(log_pi) * (log_pi - implied)", "tf.exp(implied) * (implied - log_pi)"),
+    ("losses/actor_critic.py", "-mask_t * objective_tm1", "mask_t * objective_tm1"),
+    ("losses/actor_critic.py", "0.5 * mask_t * tf.square", "mask_t * tf.square"),
+    ("losses/actor_critic.py", "- entropy_cost * sums", "+ entropy_cost * sums"),
+    ("losses/actor_critic.py", "rows.taken(rows.log_target_tm1)) - rows", "rows.taken(rows.log_pi_tm1)) - rows"),
+    ("losses/actor_critic.py", "v_t=outputs[1][1:]", "v_t=outputs[1][:-1]"),
+    ("losses/actor_critic.py", "is_some_t * tf.stop_gradient(terms.is_trusted(rows))", "is_some_t"),
+    ("losses/telemetry.py", "fraction(rho_tm1 > clip_rho)", "fraction(rho_tm1 > clip_c)"),
+    ("losses/telemetry.py", "tf.exp(log_mu) * (log_mu - log_pi)", "tf.exp(log_pi) * (log_pi - log_mu)"),
+    ("losses/telemetry.py", "is_some_t * (1.0 - is_replayed)", "is_some_t"),
+    ("losses/telemetry.py", "exclusive=True", "exclusive=False"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    for name in ("impala", "tests", "configs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def suite(tree, *folders):
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *folders, "--ignore", f"{CORRECTIONS}/test_mutations.py"]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=250, check=False)
+
+
+@pytest.mark.parametrize("name, old, new", MUTATIONS, ids=lambda text: text[:40])
+def test_every_mutation_has_its_text_once(name, old, new):
+    """Fast, and always run: a list that no longer fits the code would prove nothing."""
+    source = (ROOT / "impala" / name).read_text()
+    assert source.count(old) == 1 and old != new
+
+
+@pytest.mark.soak
+def test_the_copy_is_green_without_mutation(tree):
+    result = suite(tree, CORRECTIONS, LOSSES)
+    assert result.returncode == 0, result.stdout[-2000:]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name, old, new", MUTATIONS, ids=lambda text: text[:40])
+def test_a_mutation_turns_a_test_red(tree, name, old, new):
+    path = tree / "impala" / name
+    source = path.read_text()
+    try:
+        path.write_text(source.replace(old, new))
+        folders = [LOSSES] if name.startswith("losses/") else [CORRECTIONS, LOSSES]
+        result = suite(tree, *folders)
+        assert result.returncode == 1, f"nobody noticed: {result.stdout[-500:]}{result.stderr[-500:]}"
+    finally:
+        path.write_text(source)

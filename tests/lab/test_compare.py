@@ -1,0 +1,136 @@
+"""A small grid for real: workers, results.csv, a kill, a second start, table and figures."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from impala.lab import cells, compare, report
+from impala.lab.grid import Grid
+from tests.lab.test_grid import LAB, SMALL
+from tests.programs import running
+
+QUICK = dict(
+    schemes=["none", "vtrace"], lags=[1], replay_fractions=[0.0], learning_rates=[3e-3], entropy_costs=[0.01, 0.1],
+    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 10_000}},
+)  # fmt: skip
+NUM_CELLS = 2 * (2 + 2)
+
+
+def rows(folder):
+    with (folder / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A comparison that was killed after its first cell and started again."""
+    import yaml
+
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
+    (folder / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK))
+    command = ["compare", "--config", folder / "grid.yaml", "--output", folder / "out", "--workers", 2]
+    process = running.start(*command)
+    running.wait_for(lambda: (folder / "out" / "results.csv").exists() and rows(folder / "out"), 120, "a first cell")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = rows(folder / "out")
+    with (folder / "out" / "results.csv").open("a") as file:
+        file.write("final,catch,vtr")  # the kill may cut a line short
+    result = running.run(*command, timeout=240)
+    return folder, kept, result
+
+
+def test_finishes_without_losing_a_cell(finished):
+    folder, kept, result = finished
+    assert result.returncode == 0, result.stderr
+    done = rows(folder / "out")
+    assert len(done) == NUM_CELLS and done[: len(kept)] == kept
+    assert len({compare.cell_of(row) for row in done}) == NUM_CELLS
+    assert all(row["status"] == "done" and row["commit"] and "tensorflow=2.15.1" in row["versions"] for row in done)
+    assert all(-1 <= float(row["return"]) <= 1 and len(row["curve"].split()) == cells.NUM_POINTS for row in done)
+    assert "impala compare --config" in (folder / "out" / "command.txt").read_text()
+
+
+def test_writes_a_table_and_figures(finished):
+    folder, _, result = finished
+    table = (folder / "out" / "table.md").read_text()
+    assert "| `vtrace` |" in table and "No replay, lag 1" in table and "P(`vtrace` > `none`)" in table
+    for name in ("curves.png", "iqm.png", "robustness.png"):
+        assert (folder / "out" / name).read_bytes()[:4] == b"\x89PNG" and str(folder / "out" / name) in result.stdout
+
+
+def test_a_third_start_runs_nothing(finished):
+    folder, _, _ = finished
+    before = (folder / "out" / "results.csv").read_bytes()
+    assert running.run("compare", "--config", folder / "grid.yaml", "--output", folder / "out").returncode == 0
+    assert (folder / "out" / "results.csv").read_bytes() == before
+
+
+def test_a_cell_is_deterministic(finished):
+    folder, _, _ = finished
+    row = rows(folder / "out")[0]
+    cell = compare.cell_of(row)
+    again = cells.run(Grid(folder / "grid.yaml").cell_config(cell), cell.lag)
+    np.testing.assert_allclose(again["return"], float(row["return"]), atol=0.05)  # other thread counts, other last bits
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
+    folder, _, _ = finished
+    process = running.start(
+        "compare", "--config", folder / "grid.yaml", "--output", tmp_path / "out", "--total-frames", 300_000
+    )
+    running.wait_for(lambda: (tmp_path / "out" / "command.txt").exists(), 60, "a start")
+    time.sleep(8)
+    running.press_ctrl_c(process)
+    assert process.wait(30) == 130
+    assert "the same command goes on" in process.stderr.read()
+    assert not running.survivors(process)
+
+
+def test_bad_usage_is_refused_before_tensorflow(tmp_path):
+    code = (
+        "import sys\nfrom impala import cli\n"
+        f"status = cli.main(['compare', '--config', '{LAB}/corrections.yaml', '--lags', '[100000000]'])\n"
+        "assert 'tensorflow' not in sys.modules\nsys.exit(status)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=running.ROOT, check=False)
+    assert result.returncode == 2 and "expected fewer than the" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config", "nowhere.yaml"], ["--config", LAB / "lag.yaml", "--workers", 0]])
+def test_wrong_arguments(arguments):
+    result = running.run("compare", *arguments)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+
+
+# --- the numbers of the report
+
+
+def test_curve_and_late_mean():
+    frames, scores = [5, 10, 95, 99], [1.0, 3.0, 5.0, 9.0]
+    curve = cells.curve(frames, scores, 100)
+    assert curve[1] == 1.0 and curve[2] == 3.0 and curve[23] == 5.0 and curve[24] == 9.0 and np.isnan(curve[5])
+    assert cells._late_mean(frames, scores, 100) == 7.0
+    assert cells._late_mean([5], [4.0], 100) == 4.0
+
+
+def test_intervals_by_hand():
+    mean, half = report.interval(np.array([1.0, 2.0, 3.0]))
+    assert mean == 2.0 and abs(half - 4.302653 / 3**0.5) < 1e-5
+    assert report.interval(np.array([1.0]))[0] == 1.0
+
+
+def test_interquartile_mean_and_probability_of_improvement():
+    low, high = np.linspace(0, 1, 20).reshape(10, 2), np.linspace(2, 3, 20).reshape(10, 2)
+    means = report.interquartile_means({"low": low, "high": high})
+    assert abs(means["low"][0] - 0.5) < 1e-9 and means["low"][1] < 0.5 < means["low"][2] < means["high"][1]
+    probability, lower, upper = report.improvement(high, low)
+    assert probability == lower == upper == 1.0
+    assert report.improvement(low, low)[0] == 0.5

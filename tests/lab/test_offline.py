@@ -1,0 +1,136 @@
+"""All schemes on one batch: exact values, known biases, gradients, recorded chunks."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import corrections
+from impala.config import ConfigError
+from impala.environments import river_swim
+from impala.lab import offline
+from impala.lockstep import Lockstep
+from tests.lab.test_grid import LAB
+from tests.programs import running
+
+
+def river(**overrides):
+    return config_lib.load(LAB / "river_swim.yaml", {"learner.learning_rate": 3e-3} | overrides)
+
+
+@pytest.fixture(scope="module")
+def study():
+    """River swim after 60 updates, seen by policies 0, 20 and 60 updates old."""
+    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=512)
+    return {(row.lag, row.scheme): row for row in rows}
+
+
+def test_every_scheme_has_a_row_for_every_lag(study):
+    assert set(study) == {(lag, scheme) for lag in (0, 20, 60) for scheme in corrections.SCHEMES}
+
+
+def test_on_policy_the_schemes_agree_and_point_along_the_on_policy_gradient(study):
+    for scheme in ("one_step_is", "vtrace", "per_decision_is", "full_is", "weighted_is"):
+        row, none = study[0, scheme], study[0, "none"]
+        np.testing.assert_allclose((row.bias, row.deviation), (none.bias, none.deviation), rtol=1e-3, atol=1e-5)
+        assert row.effective_sample_size == pytest.approx(1.0, abs=1e-5)
+    assert study[0, "none"].gradient_cosine > 0.8
+
+
+def test_stale_data_is_worth_less(study):
+    sizes = [study[lag, "vtrace"].effective_sample_size for lag in (0, 20, 60)]
+    assert sizes[0] > 0.999 and max(sizes[1:]) < 0.95
+
+
+def test_exact_values_of_river_swim():
+    """V^π of the solver is the fixed point of its own Bellman equation; always right is worth more than always left."""
+    class Always:
+        def __init__(self, action):
+            self._action = action
+
+        def __call__(self, observation, is_first):
+            from impala.networks import Outputs
+
+            n = observation.shape[1]
+            return Outputs(np.tile(np.eye(2)[self._action] * 100, (1, n, 1)), np.zeros((1, n)))
+
+    right, left = offline.river_swim_values(Always(1), 0.99), offline.river_swim_values(Always(0), 0.99)
+    np.testing.assert_allclose(left[0], 0.005 / (1 - 0.99), rtol=1e-6)
+    assert (right > left).all() and (np.diff(right) > 0).all()
+    transition, reward = river_swim.model()
+    np.testing.assert_allclose(right, reward[:, 1] + 0.99 * transition[:, 1] @ right, rtol=1e-9)
+
+
+def test_bias_is_that_of_the_fixed_point():
+    """A network that knows V^μ and not V^π: without correction the target stays at V^μ, with it it moves to V^π."""
+    config = river()
+    training = Lockstep(config)
+    network = training.network
+    old = training.learner.weights()
+    for update in training.updates(10**12):
+        if update.index == 60:
+            break
+    batch = offline.play(config, old, num_chunks=1024, seed=5)
+    truth = offline.river_swim_values(network, config.loss.discount)
+    seen = offline.view(network, batch, config)
+    reference = offline.policy_gradient(network, seen, corrections.none(**seen.arguments).advantage_tm1)
+    exact = seen.arguments | {
+        "v_tm1": truth[batch.observation.numpy()[:-1].argmax(-1)].astype("float32"),
+        "v_t": truth[batch.observation.numpy()[1:].argmax(-1)].astype("float32"),
+    }
+    some = seen.mask_t > 0
+    unbiased = corrections.per_decision_is(**exact).target_tm1.numpy()[some] - exact["v_tm1"][some]
+    biased = corrections.none(**exact).target_tm1.numpy()[some] - exact["v_tm1"][some]
+    error = unbiased.std() / np.sqrt(some.sum() / 20)  # targets of one unroll are not independent
+    assert abs(unbiased.mean()) < 5 * error, "V^π is the fixed point of importance sampling"
+    assert biased.mean() < -5 * error, "the old policy gets less"
+    rows = offline.compare(network, batch, config, lag=60, reference=reference, truth=truth)
+    assert {row.scheme for row in rows} == set(corrections.SCHEMES)
+
+
+def test_catch_is_measured_against_monte_carlo_returns():
+    config = config_lib.load(LAB / "catch.yaml")
+    rows = offline.lag_study(config, [0, 5], num_updates=5, num_chunks=128, schemes={"none": corrections.none})
+    assert [row.lag for row in rows] == [0, 5] and all(np.isfinite(row.bias) for row in rows)
+
+
+def test_monte_carlo_counts_whole_episodes_only():
+    config = config_lib.load(LAB / "catch.yaml")
+    weights = Lockstep(config).learner.weights()
+    batch = offline.play(config, weights, num_chunks=64, seed=0)
+    starts = batch.is_first.numpy()[:-1]
+    value = offline.monte_carlo_start_value(batch, 0.9, "abs_one")
+    returns = []
+    for t, b in zip(*np.nonzero(starts)):
+        if t + 9 <= 20:
+            returns.append(batch.r_t.numpy()[t + 8, b] * 0.9**8)
+    assert value == pytest.approx(np.mean(returns)) and len(returns) > 64
+
+
+def test_a_lag_longer_than_the_training_is_refused():
+    with pytest.raises(ValueError, match="lag 6 is longer than the 5 updates"):
+        offline.lag_study(river(), [6], num_updates=5)
+
+
+def test_rows_are_written(tmp_path, study):
+    offline.write_csv(study.values(), tmp_path / "rows.csv")
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    assert lines[0] == ",".join(offline.Row._fields) and len(lines) == 1 + len(study)
+
+
+def test_recorded_chunks_of_a_run_are_a_batch(tmp_path):
+    result = running.run(*running.CATCH, "--run", tmp_path / "run", "--record-chunks", 12, "--total-frames", 20_000)
+    assert result.returncode == 0, result.stderr
+    batch = offline.load_chunks(tmp_path / "run")
+    assert batch.r_t.shape == (20, 12) and batch.observation.shape == (21, 12, 10, 5)
+    config = config_lib.load(tmp_path / "run" / "config.yaml")
+    network = Lockstep(config).network
+    seen = offline.view(network, batch, config)
+    reference = offline.policy_gradient(network, seen, corrections.none(**seen.arguments).advantage_tm1)
+    rows = offline.compare(network, batch, config, lag=0, reference=reference, schemes=dict(
+        none=corrections.none, vtrace=functools.partial(corrections.vtrace, clip_rho=2.0)
+    ))  # fmt: skip
+    assert rows[0].gradient_cosine == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ConfigError, match="holds no chunks"):
+        offline.load_chunks(tmp_path)
