@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Schedule = Literal["constant", "linear"]  # linear: to 0 at total_frames
+Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]

@@ -52,7 +52,9 @@ class Lockstep:
         )
         spec = self.environment.spec
         self.network = make_network(config, spec)
-        self._acting = make_network(config, spec)
+        # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
+        self._acting = make_network(config, spec) if lag else self.network
+        self._acting_variables = list(self._acting.trainable_variables)
         self.learner = make_learner(config, self.network)
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
@@ -72,8 +74,10 @@ class Lockstep:
         self._steps = self._actor.steps(config.seed)
 
     def _sync_weights(self) -> int:
+        if not self._lag:
+            return self.learner.num_updates
         self._versions.append(self.learner.weights())
-        learners.assign_weights(self._acting, self._versions[0])
+        learners.assign_weights(self._acting_variables, self._versions[0])
         return self._versions[0].version
 
     def _next_batch(self) -> Chunk:

@@ -70,7 +70,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
     run = lockstep.Lockstep(config, lag=lag)
     history, acted = [run.learner.weights()], make_network(config, run.environment.spec)
     for _, update in zip(range(8), run.updates()):
-        learners.assign_weights(acted, history[max(0, update.index - 1 - lag)])
+        learners.assign_weights(acted.trainable_variables, history[max(0, update.index - 1 - lag)])
         logits = acted(update.batch.observation, update.batch.is_first).logits[:-1]
         np.testing.assert_allclose(logits, update.batch.logits_tm1, atol=1e-6)
         history.append(run.learner.weights())

@@ -61,7 +61,7 @@ class Policy:
 
 
 def network_outputs(network) -> Outputs:
-    """Compiles an `ActorCritic` into `Outputs`, traced once; policies of several lanes share it."""
+    """Compiles an `ActorCritic` into `Outputs`, traced once a shape; policies of several lanes share it."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
@@ -69,8 +69,18 @@ def network_outputs(network) -> Outputs:
         outputs = network(window, is_first)
         return outputs.logits[0], outputs.value[0]
 
+    # Small networks compute for less time than it takes a tf.function to find the trace for its arguments (0.3 ms); and
+    # most steps start no episode, so that their `is_first` need not be converted every time.
+    traces = {}
+
     def outputs(window, is_first):
-        logits, value = compiled(tf.convert_to_tensor(window), tf.convert_to_tensor(is_first))
+        shape = window.shape
+        if shape not in traces:
+            nothing = tf.zeros(is_first.shape, tf.bool)
+            traces[shape] = compiled.get_concrete_function(tf.convert_to_tensor(window), nothing), nothing
+        trace, nothing = traces[shape]
+        starts = tf.convert_to_tensor(is_first) if is_first.any() else nothing
+        logits, value = trace(tf.convert_to_tensor(window), starts)
         return logits.numpy(), value.numpy()
 
     return outputs

@@ -29,12 +29,15 @@ class Catch:
         return self._boundaries.reset(self._observe())
 
     def send(self, action: np.ndarray) -> None:
-        started, self._over = self._over, np.zeros(self.num_environments, bool)
-        self._paddle = np.where(started, _COLUMNS // 2, np.clip(self._paddle + action - 1, 0, _COLUMNS - 1))
-        self._ball = np.where(started, self._random.integers(_COLUMNS, size=self.num_environments), self._ball)
-        self._row = np.where(started, 0, self._row + 1)
+        starts = self._over
+        self._paddle = np.minimum(np.maximum(self._paddle + action - 1, 0), _COLUMNS - 1)
+        self._row = self._row + 1
+        if starts.any():
+            self._paddle[starts] = _COLUMNS // 2
+            self._ball[starts] = self._random.integers(_COLUMNS, size=np.count_nonzero(starts))
+            self._row[starts] = 0
         self._over = self._row == _ROWS - 1
-        self._reward = np.where(self._over, np.where(self._paddle == self._ball, 1.0, -1.0), 0.0)
+        self._reward = self._over * np.where(self._paddle == self._ball, 1.0, -1.0)
 
     def receive(self) -> Step:
         return self._boundaries.step(self._observe(), self._reward, self._over.copy(), np.zeros_like(self._over))

@@ -60,7 +60,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     num_environments = min(num_chunks, 64)
     environment = environments.make(config.environment.name, num_environments=num_environments)
     network = make_network(config, environment.spec)
-    learners.assign_weights(network, weights)
+    learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []
     actor = actors.Actor(
         environment,

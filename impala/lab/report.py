@@ -4,6 +4,7 @@ Interquartile means with stratified bootstrap intervals and the probability of i
 2021, arXiv:2108.13264), on returns scaled to each task's 0 and 1.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -74,23 +75,30 @@ def interval(returns: np.ndarray) -> tuple[float, float]:
 
 def interquartile_means(matrices: dict[str, np.ndarray]) -> dict[str, tuple[float, float, float]]:
     """Returns {name: (IQM, lower, upper)} of scaled returns [runs, tasks], with 95 % stratified bootstrap intervals."""
-    from rliable import library, metrics
+    from rliable import metrics
 
-    points, intervals = library.get_interval_estimates(
-        matrices, lambda x: np.array([metrics.aggregate_iqm(x)]), reps=_NUM_BOOTSTRAP,
-        random_state=np.random.RandomState(0),
-    )  # fmt: skip
+    points, intervals = _estimates(matrices, lambda x: np.array([metrics.aggregate_iqm(x)]))
     return {name: (float(points[name][0]), *map(float, intervals[name][:, 0])) for name in matrices}
+
+
+def _estimates(scores: dict, aggregate) -> tuple[dict, dict]:
+    """Returns rliable's point and interval estimates, the same ones at every call."""
+    from rliable import library
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "random_state is deprecated", FutureWarning)  # of arch, under rliable
+        return library.get_interval_estimates(
+            scores, aggregate, reps=_NUM_BOOTSTRAP, random_state=np.random.RandomState(0)
+        )
 
 
 def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
     """Returns the probability that a run of `one` beats a run of `other`, with its 95 % interval."""
-    from rliable import library, metrics
+    from rliable import metrics
 
-    points, intervals = library.get_interval_estimates(
-        {"pair": (one, other)}, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]),
-        reps=_NUM_BOOTSTRAP, random_state=np.random.RandomState(0),
-    )  # fmt: skip
+    points, intervals = _estimates(
+        {"pair": (one, other)}, lambda x, y: np.array([metrics.probability_of_improvement(x, y)])
+    )
     return float(points["pair"][0]), *map(float, intervals["pair"][:, 0])
 
 

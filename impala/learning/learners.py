@@ -105,7 +105,7 @@ def _tensor(value: float) -> tf.Tensor:
     return tf.convert_to_tensor(np.array(value, np.float32))
 
 
-def assign_weights(network, weights: Weights) -> None:
-    """Copies `weights` into the parameters of `network`."""
-    for variable, array in zip(network.trainable_variables, weights.arrays, strict=True):
+def assign_weights(variables: Sequence[tf.Variable], weights: Weights) -> None:
+    """Copies `weights` into `variables`, the parameters of a network like the learner's."""
+    for variable, array in zip(variables, weights.arrays, strict=True):
         variable.assign(array)

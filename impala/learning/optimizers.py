@@ -76,4 +76,9 @@ def constant(initial: float, total: int) -> Callable[[int], float]:
     return lambda position: initial
 
 
-SCHEDULES = {"linear": linear_to_zero, "constant": constant}
+def late_linear_to_zero(initial: float, total: int) -> Callable[[int], float]:
+    """Returns position → initial in the first half, then linearly to 0 at `total`."""
+    return lambda position: initial * min(1.0, max(0.0, 2.0 - 2.0 * position / total))
+
+
+SCHEDULES = {"linear": linear_to_zero, "constant": constant, "late_linear": late_linear_to_zero}

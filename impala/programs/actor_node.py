@@ -31,8 +31,9 @@ class ActorNode:
         self._learner = learner
         table.server_info(timeout=60)  # a writer would wait for a missing server for ever
         self._network = make_network(config, spec)
+        variables = list(self._network.trainable_variables)
         self._fetcher = weights.Fetcher(
-            learner.futures.get_weights, lambda w: learners.assign_weights(self._network, w)
+            learner.futures.get_weights, lambda w: learners.assign_weights(variables, w)
         )
         self._lanes = self._make_lanes(table)
 

@@ -276,7 +276,7 @@ def test_new_weights_act_from_the_next_unroll_on():
     def sync():
         versions.append(len(versions))
         if versions[-1] == 1:
-            learners.assign_weights(network, Weights(1, [v.numpy() for v in newer.trainable_variables]))
+            learners.assign_weights(network.trainable_variables, Weights(1, [v.numpy() for v in newer.trainable_variables]))
         return versions[-1]
 
     unrolls = []

@@ -79,10 +79,10 @@ def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
 @pytest.mark.parametrize("changes, line", [
     (dict(schemes=["vtrase"]), "did you mean vtrace?"),
     (dict(lags=[-1]), "lags.0: got -1; input should be greater than or equal to 0"),
-    (dict(lags=[100_000]), "lags: 100000 updates; expected fewer than the 625 updates of a run on catch"),
+    (dict(lags=[100_000]), "lags: 100000 updates; expected fewer than the 312 updates of a run on catch"),
     (dict(replay_fractions=[1.0]), "replay_fractions.0: got 1.0; input should be less than 1"),
     (dict(replay_fractions=[0.3]),
-     "catch, none: replay.fraction=0.3 of learner.batch_size=16 is 4.8 chunks; expected a whole number"),
+     "catch, none: replay.fraction=0.3 of learner.batch_size=32 is 9.6 chunks; expected a whole number"),
     (dict(num_seed=3), "num_seed: unknown key; did you mean num_seeds?"),
     (dict(learning_rates=[]), "learning_rates"),
     (dict(learning_rates=[-1.0]), "learning_rates.0: got -1.0; input should be greater than 0"),

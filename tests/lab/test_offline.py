@@ -16,7 +16,7 @@ from tests.programs import running
 
 
 def river(**overrides):
-    return config_lib.load(LAB / "river_swim.yaml", {"learner.learning_rate": 3e-3} | overrides)
+    return config_lib.load(LAB / "river_swim.yaml", {"learner.learning_rate": 3e-3, "learner.batch_size": 16} | overrides)
 
 
 @pytest.fixture(scope="module")

@@ -200,7 +200,7 @@ def test_weights_make_the_round_trip():
     learner.update(batch_of(), 1e-2)
     weights = learner.weights()
     assert weights.version == 1
-    learners.assign_weights(other, weights)
+    learners.assign_weights(other.trainable_variables, weights)
     for one, same in zip(learner.network.trainable_variables, other.trainable_variables):
         np.testing.assert_array_equal(one, same)
 
@@ -217,10 +217,10 @@ def test_weights_are_copies():
 
 def test_weights_of_another_network_are_refused():
     b, w = np.float32(0), np.zeros(3, np.float32)  # in the order of `trainable_variables`
-    learners.assign_weights(Line(), Weights(0, [b, w]))
+    learners.assign_weights(Line().trainable_variables, Weights(0, [b, w]))
     for arrays in ([b], [b, w, w], [b, np.zeros(4, np.float32)], [w, b]):
         with pytest.raises(ValueError):
-            learners.assign_weights(Line(), Weights(0, arrays))
+            learners.assign_weights(Line().trainable_variables, Weights(0, arrays))
 
 
 def test_a_batch_is_a_chunk():

@@ -133,3 +133,8 @@ def test_linear_schedule():
 def test_constant_schedule():
     rate = optimizers.SCHEDULES["constant"](4e-3, 1000)
     assert {rate(position) for position in (0, 500, 5000)} == {4e-3}
+
+
+def test_late_linear_schedule():
+    rate = optimizers.SCHEDULES["late_linear"](4e-3, 1000)
+    assert [rate(position) for position in (0, 300, 500, 750, 1000, 2000)] == pytest.approx([4e-3] * 3 + [2e-3, 0, 0])
