@@ -11,8 +11,9 @@ from impala.config import Config
 NUM_POINTS = 25  # of a learning curve
 TELEMETRY = (
     "log_rho_mean", "rho_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length", "value_correction",
-    "entropy", "rejected_fraction", "policy_clipped_fraction",
+    "rejected_fraction", "policy_clipped_fraction", "policy_entropy",
 )  # fmt: skip
+_METRIC = {"policy_entropy": "entropy"}  # a cell's `entropy` is the cost of it
 
 
 def prepare_worker() -> None:
@@ -43,7 +44,7 @@ def run(config: Config, lag: int) -> dict[str, Any]:
     training = lockstep.Lockstep(config, lag=lag)
     try:
         for update in training.updates():
-            metrics.append([update.metrics[name] for name in TELEMETRY])
+            metrics.append([update.metrics[_METRIC.get(name, name)] for name in TELEMETRY])
             frames += [update.frames] * len(update.episodes)
             scores += [episode.score for episode in update.episodes]
     except learners.NonFiniteUpdates:

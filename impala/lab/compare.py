@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -150,6 +151,8 @@ def main(arguments: list[str]) -> int:
     folder = Path(str(folder)) if folder else Path("docs/results") / grid.path.stem
     results = Results(folder / "results.csv")
     (folder / "command.txt").write_text(f"impala compare {' '.join(arguments)}\n")
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
+        signal.signal(number, signal.default_int_handler)
     try:
         with _progress(grid, results) as on_cell:
             run(grid, results, num_workers=num_workers, on_cell=on_cell)

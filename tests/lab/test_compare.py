@@ -55,6 +55,8 @@ def test_finishes_without_losing_a_cell(finished):
     assert len({compare.cell_of(row) for row in done}) == NUM_CELLS
     assert all(row["status"] == "done" and row["commit"] and "tensorflow=2.15.1" in row["versions"] for row in done)
     assert all(-1 <= float(row["return"]) <= 1 and len(row["curve"].split()) == cells.NUM_POINTS for row in done)
+    assert len(set(compare.COLUMNS)) == len(compare.COLUMNS), "two columns of one name"
+    assert all({row["entropy"] for row in done} == {"0.01", "0.1"} and 0 < float(row["policy_entropy"]) < 1.1 for row in done)
     assert "impala compare --config" in (folder / "out" / "command.txt").read_text()
 
 
