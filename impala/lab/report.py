@@ -158,28 +158,36 @@ def _axes(num_rows: int, num_columns: int):
     return figure, figure.subplots(num_rows, num_columns, squeeze=False)
 
 
-def curves(scores: Scores):
-    """Draws learning curves: mean and 95 % interval over the runs that count, a row a condition, a column a task."""
+def _panels(scores: Scores, x_label: str, draw):
+    """Draws a row a condition, a column a task: `draw(axis, block)` for every scheme."""
     grid, conditions = scores.grid.config, list(scores.conditions())
     figure, axes = _axes(len(conditions), len(grid.tasks))
     for row, (fraction, lag) in zip(axes, conditions):
         for axis, task in zip(row, grid.tasks):
             for scheme in grid.schemes:
-                runs = scores.rows(Block(task, scheme, fraction, lag), FINAL)
-                if not runs:
-                    continue
-                curve = np.array([[float(x) for x in run["curve"].split()] for run in runs])
-                frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * float(runs[0]["frames"])
-                middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
-                (line,) = axis.plot(frames / 1e3, middle, label=scheme)
-                axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
+                draw(axis, Block(task, scheme, fraction, lag))
             axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
             axis.grid(alpha=0.3)
         row[0].set_ylabel("return")
     for axis in axes[-1]:
-        axis.set_xlabel("thousand frames")
+        axis.set_xlabel(x_label)
     axes[0, 0].legend(fontsize=7)
     return figure
+
+
+def curves(scores: Scores):
+    """Draws learning curves: mean and 95 % interval over the runs that count."""
+
+    def draw(axis, block):
+        if not (runs := scores.rows(block, FINAL)):
+            return
+        curve = np.array([[float(x) for x in run["curve"].split()] for run in runs])
+        frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * float(runs[0]["frames"])
+        middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
+        (line,) = axis.plot(frames / 1e3, middle, label=block.scheme)
+        axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
+
+    return _panels(scores, "thousand frames", draw)
 
 
 def iqm_figure(scores: Scores):
@@ -201,20 +209,12 @@ def iqm_figure(scores: Scores):
 
 def robustness(scores: Scores):
     """Draws the returns of the whole sweep, best setting first: what a scheme forgives (the paper's figure D.1)."""
-    grid, conditions = scores.grid.config, list(scores.conditions())
-    figure, axes = _axes(len(conditions), len(grid.tasks))
-    for row, (fraction, lag) in zip(axes, conditions):
-        for axis, task in zip(row, grid.tasks):
-            for scheme in grid.schemes:
-                runs = scores.rows(Block(task, scheme, fraction, lag), SWEEP)
-                axis.plot(sorted((float(run["return"]) for run in runs), reverse=True), marker=".", label=scheme)
-            axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
-            axis.grid(alpha=0.3)
-        row[0].set_ylabel("return")
-    for axis in axes[-1]:
-        axis.set_xlabel("rank of the setting")
-    axes[0, 0].legend(fontsize=7)
-    return figure
+
+    def draw(axis, block):
+        returns = sorted((float(run["return"]) for run in scores.rows(block, SWEEP)), reverse=True)
+        axis.plot(returns, marker=".", label=block.scheme)
+
+    return _panels(scores, "rank of the setting", draw)
 
 
 def lag_figure(scores: Scores):

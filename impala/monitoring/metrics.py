@@ -234,8 +234,8 @@ class Monitor:
         """Ends a period: writes its row to metrics.csv and TensorBoard and returns it."""
         memory = resident_mb(self._launcher_pid)
         with self._lock:
-            lags = np.concatenate(self._lags) if self._lags else None
-            row = self._row(memory) | counts | scheduled | {"queue_fill": queue_fill}
+            lags = np.concatenate(self._lags) if self._lags else np.array([], int)
+            row = self._row(memory, lags) | counts | scheduled | {"queue_fill": queue_fill}
             row["verdict"] = verdict(
                 learner_wait=row["learner_wait_fraction"],
                 actor_blocked=row["actor_blocked_fraction"] or 0.0,
@@ -247,9 +247,8 @@ class Monitor:
         self._tensorboard.write(row, lags)
         return row
 
-    def _row(self, memory):
+    def _row(self, memory, lags):
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
-        lags = np.concatenate(self._lags) if self._lags else np.array([], int)
         is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
         losses = {c: float(np.mean([m[c] for m in self._losses])) if self._losses else None for c in LOSS_COLUMNS}
         shares = {
@@ -296,13 +295,13 @@ class _TensorBoard:
 
         self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
 
-    def write(self, row: dict[str, Any], lags: np.ndarray | None) -> None:
+    def write(self, row: dict[str, Any], lags: np.ndarray) -> None:
         with self._writer.as_default(step=row["frames"]):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not np.isnan(value):
                     # An array: TensorFlow keeps every Python scalar it ever converted.
                     self._tf.summary.scalar(name, np.array(value, np.float32))
-            if lags is not None:
+            if len(lags):
                 self._tf.summary.histogram("lag", lags)
         self._writer.flush()
 
