@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from impala import config as config_lib
-from impala.config import Config, ConfigError
+from impala.config import Config, ConfigError, reading
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -444,7 +444,7 @@ def test_importing_the_config_imports_neither_tensorflow_nor_a_station():
     heavy = {"impala", "tensorflow", "reverb", "launchpad", "gymnasium", "ale_py", "numpy", "grpc"}
     code = f"import sys, impala.config; print(*sorted(m for m in sys.modules if m.split('.')[0] in {heavy}))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["impala", "impala.config"]
+    assert {".".join(name.split(".")[:2]) for name in result.stdout.split()} == {"impala", "impala.config"}
 
 
 # --- anything at all ---
@@ -473,7 +473,7 @@ def builds_or_refuses(call):
     else:
         assert isinstance(config, Config)
         assert not any(isinstance(v, float) and math.isnan(v) for v in config_lib.flatten(config).values())
-        assert config_lib.build(yaml.load(config_lib.dump(config), config_lib._Loader)) == config
+        assert config_lib.build(yaml.load(config_lib.dump(config), reading._Loader)) == config
 
 
 @ANY_TIME

@@ -1,0 +1,23 @@
+"""Frozen, validated configuration: one small model per station, composed in `Config`; YAML in, command line over it.
+
+Imports neither TensorFlow nor a station, so that wrong usage is refused in a moment. Numbers that follow from others
+(frames per update, chunk sizes, disk bounds) are properties, never set.
+"""
+
+from impala.config.errors import ConfigError, describe, nearest
+from impala.config.reading import build, dump, flatten, keys, load, parse_overrides, read_yaml
+from impala.config.schema import (
+    MAY_CHANGE_ON_RESUME,
+    Config,
+    Correction,
+    Count,
+    Finite,
+    LossConfig,
+    NonNegative,
+    Positive,
+)
+
+__all__ = [
+    "MAY_CHANGE_ON_RESUME", "Config", "ConfigError", "Correction", "Count", "Finite", "LossConfig", "NonNegative",
+    "Positive", "build", "describe", "dump", "flatten", "keys", "load", "nearest", "parse_overrides", "read_yaml",
+]  # fmt: skip

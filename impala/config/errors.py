@@ -1,0 +1,53 @@
+"""What is wrong with a configuration, in one line an error: the key, the value, what was expected, the nearest name."""
+
+import difflib
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run: one line per error in `lines`."""
+
+    def __init__(self, lines: Iterable[str]):
+        self.lines = [" ".join(line.splitlines()) for line in lines]
+        super().__init__("\n".join(self.lines))
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
+
+
+def _show(value: Any) -> str:
+    """Returns `repr(value)`, cut to a line: aliases make a short file long."""
+    try:
+        return _REPR.repr(value if not isinstance(value, float) or math.isfinite(value) else str(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "a huge integer"
+
+
+def describe(error: Mapping, known: Iterable[str]) -> str:
+    """Returns an error of pydantic's as a line: the key, the value, what was expected, the nearest of `known` keys."""
+    key = ".".join(str(part) for part in error["loc"])
+    value = error.get("input")
+    if error["type"] == "extra_forbidden":
+        return f"{key}: unknown key{nearest(key, known)}"
+    if error["type"] == "missing":
+        return f"{key}: missing; expected a value"
+    if error["type"] == "value_error":
+        return f"{key + ': ' if key else ''}{error['ctx']['error']}"
+    if error["type"] == "literal_error":
+        allowed = [name.strip(" '") for name in re.split(r",| or ", error["ctx"]["expected"])]
+        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        return f"{key}: {_show(value)} is not one of {', '.join(allowed)}{hint}"
+    return f"{key}: got {_show(value)}; {error['msg'][0].lower() + error['msg'][1:]}"
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    candidates = list(candidates)
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    if not matches:  # the right name in the wrong section
+        matches = [c for c in candidates if c.split(".")[-1] == word.split(".")[-1]][:1]
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -1,0 +1,144 @@
+"""YAML files and command lines in, a validated `Config` out; and back."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from impala.config.errors import ConfigError, describe, nearest
+from impala.config.schema import Config, EnvironmentConfig
+
+
+class _Loader(yaml.SafeLoader):
+    """safe_load that also refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4)."""
+
+
+def _mapping_without_duplicates(loader, node):
+    keys = [key.value for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.YAMLError(f"{key}: written twice; expected once")
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """safe_dump that quotes what `_Loader` would read as a number."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+
+_MAX_FILE_BYTES = 1 << 16
+
+
+def _parse(text: str) -> Any:
+    """Parses YAML; what PyYAML lets through as other errors is a YAMLError too."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # 2001-99-99, !!int x, !!bool x, [[[[…
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from None
+
+
+def read_yaml(path: str | Path) -> dict:
+    """Reads a mapping from a YAML file. Raises ConfigError with one line when it cannot."""
+    path = Path(str(path))  # on the command line, --config 5 is a number
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ConfigError(
+                [f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"]
+            )
+        data = _parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
+        raise ConfigError([f"--config {path}: {getattr(error, 'strerror', None) or error}{near}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path}: not a sound YAML file: {' '.join(str(error).split())}"]) from None
+    if not isinstance(data, dict):
+        raise ConfigError([f"{path}: holds {type(data).__name__}; expected a mapping of keys to values"])
+    return data
+
+
+def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
+    """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}."""
+    overrides, errors, arguments = {}, [], list(arguments)
+    while arguments:
+        argument = arguments.pop(0)
+        if not argument.startswith("--"):
+            errors.append(f"{argument}: expected an option like --learner.learning-rate 3e-4")
+            continue
+        key, equals, value = argument[2:].partition("=")
+        if not equals:
+            if not arguments or (arguments[0].startswith("--")):
+                errors.append(f"--{key}: has no value; expected --{key} VALUE")
+                continue
+            value = arguments.pop(0)
+        try:
+            overrides[key.replace("-", "_")] = _parse(value)
+        except yaml.YAMLError:
+            overrides[key.replace("-", "_")] = value
+    if errors:
+        raise ConfigError(errors)
+    return overrides
+
+
+def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
+    """Builds a Config from nested `data` with dotted `overrides` over it.
+
+    Raises:
+      ConfigError: all errors at once, a line each: the key, the value, what was expected, the nearest valid name.
+    """
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    errors = []
+    for key, value in overrides.items():
+        *parents, last = key.split(".")
+        node = merged
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                errors.append(f"{key}: {parent} is not a section{nearest(key, keys())}")
+                break
+        else:
+            node[last] = value
+    try:
+        config = Config.model_validate(merged)
+    except pydantic.ValidationError as error:
+        errors += [describe(e, [*keys(), *Config.model_fields]) for e in error.errors()]
+    if errors:
+        raise ConfigError(errors)
+    return config
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
+    """Reads a YAML file and builds a Config from it and `overrides`; see `build`."""
+    return build(read_yaml(path), overrides)
+
+
+def dump(config: Config) -> str:
+    """Returns the resolved configuration as YAML; `load` of it gives an equal Config."""
+    return yaml.dump(config.model_dump(mode="json", by_alias=True), Dumper=_Dumper, sort_keys=False)
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Returns {"learner.batch_size": 32, …}."""
+    return dict(_leaves(config.model_dump(by_alias=True)))
+
+
+def keys() -> list[str]:
+    """Returns every valid dotted key."""
+    return [key for key, _ in _leaves(Config(environment=EnvironmentConfig(name="catch")).model_dump(by_alias=True))]
+
+
+def _leaves(node: Mapping, prefix: str = ""):
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

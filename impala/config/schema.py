@@ -1,0 +1,177 @@
+"""The models: what a training run consists of, the range of every value, and what must agree."""
+
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import BeforeValidator, Field, model_validator
+
+Correction = Literal[
+    "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
+    "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
+    "epsilon_add", "epsilon_max", "ppo_clip", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
+]  # fmt: skip
+_WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EnvironmentConfig(_Model):
+    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id."""
+
+    name: str
+    protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
+
+
+class NetworkConfig(_Model):
+    torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
+    hidden_sizes: Sizes = (64, 64)  # of the MLP
+    bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+
+
+class ActorConfig(_Model):
+    num_actors: Count = 1  # processes
+    num_environments: Count = 32  # of each actor
+    num_lanes: Count = 2  # groups of environments: one steps while another is inferred
+    num_environment_threads: Count = 2  # of each actor
+    num_tensorflow_threads: Count = 1  # of each actor
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.num_environments % self.num_lanes:
+            raise ValueError(
+                f"num_environments={self.num_environments} is not divisible by num_lanes={self.num_lanes}; "
+                "every lane steps the same number of environments"
+            )
+        return self
+
+
+class ReplayConfig(_Model):
+    queue_size: Count = 32  # chunks; full, it blocks the actors
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
+    size: Count = 10_000  # chunks
+
+
+class LossConfig(_Model):
+    """A scheme takes the parameters that it has; its file says which, and what they mean."""
+
+    correction: Correction = "vtrace"
+    clip_rho: Clip = 1.0  # ρ̄
+    clip_c: Clip = 1.0  # c̄
+    clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
+    lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0
+    pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
+    allow_expansion: bool = False  # take c̄ > ρ̄ all the same
+    alpha_rho: Fraction = 0.5  # leaky_vtrace
+    alpha_c: Fraction = 0.5
+    control_variate: bool = True  # per_decision_is
+    epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
+    surrogate_clip: Positive = 0.2  # ppo_clip, impact
+    ratio_max: Positive = 2.0  # impact
+    target_period: Count = 10  # impact: updates between copies into the target network
+    policy_cloning_cost: NonNegative = 0.01  # clear
+    value_cloning_cost: NonNegative = 0.005  # clear
+    trust_threshold: Annotated[float, Field(gt=0)] = 0.1  # laser; infinity trusts everything
+    discount: Fraction = 0.99  # γ
+    baseline_cost: NonNegative = 0.5
+    entropy_cost: NonNegative = 0.01
+    entropy_cost_schedule: Schedule = "constant"
+    reward_clipping: Literal["none", "abs_one"] = "abs_one"
+    reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.allow_expansion or self.correction not in _WITH_CLIPPED_TRACES:
+            return self
+        if self.clip_c > self.clip_rho:
+            raise ValueError(
+                f"clip_c={self.clip_c} > clip_rho={self.clip_rho}; V-trace contracts only for clip_rho ≥ clip_c "
+                "(IMPALA, Theorem 1); allow_expansion forces it"
+            )
+        if self.correction == "leaky_vtrace" and self.alpha_rho > self.alpha_c:
+            raise ValueError(
+                f"alpha_rho={self.alpha_rho} > alpha_c={self.alpha_c}; leaky V-trace may expand then; "
+                "allow_expansion forces it"
+            )
+        return self
+
+
+class LearnerConfig(_Model):
+    unroll_length: Count = 20  # T, agent steps
+    batch_size: Count = 32  # B, chunks
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: Positive = 5e-4
+    learning_rate_schedule: Schedule = "linear"
+    epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    max_grad_norm: Positive = 40.0
+    num_tensorflow_threads: Count = 2
+    num_prefetched_batches: Count = 1  # between feeder and training thread; each adds an update of policy lag
+    jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
+
+
+class Config(_Model):
+    """A training run of one program."""
+
+    program: Literal["impala"] = "impala"
+    environment: EnvironmentConfig
+    network: NetworkConfig = NetworkConfig()
+    actor: ActorConfig = ActorConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    loss: LossConfig = LossConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
+    target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
+    checkpoint_period_seconds: Positive = 60.0
+    num_checkpoints: Count = 3  # kept
+    log_period_seconds: Positive = 5.0
+    record_chunks: Annotated[int, Field(ge=0)] = 0  # keeps the first so many chunks in the run folder
+
+    @model_validator(mode="after")
+    def _check(self):
+        batch_size, replay = self.learner.batch_size, self.replay
+        num_replayed = replay.fraction * batch_size
+        if abs(num_replayed - round(num_replayed)) > 1e-6:
+            raise ValueError(
+                f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
+                "expected a whole number"
+            )
+        if self.num_fresh > replay.queue_size:
+            raise ValueError(
+                f"learner.batch_size={batch_size} > replay.queue_size={replay.queue_size}; "
+                "a batch larger than the queue would never fill"
+            )
+        return self
+
+    @property
+    def num_replayed(self) -> int:
+        """Chunks of each batch that come from replay."""
+        return round(self.replay.fraction * self.learner.batch_size)
+
+    @property
+    def num_fresh(self) -> int:
+        """Chunks of each batch that come from the queue."""
+        return self.learner.batch_size - self.num_replayed
+
+    @property
+    def steps_per_update(self) -> int:
+        """Fresh agent steps that an update consumes."""
+        return self.learner.unroll_length * self.num_fresh
+
+
+MAY_CHANGE_ON_RESUME = frozenset({
+    "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
+    "record_chunks", "learner.learning_rate", "learner.learning_rate_schedule",
+})  # fmt: skip
