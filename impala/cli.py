@@ -158,7 +158,7 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
 
 
 def _print_last_row(folder: Path) -> None:
-    from impala.monitoring.metrics import read_csv
+    from impala.monitoring.logs import read_csv
 
     rows = read_csv(folder / "metrics.csv")
     if rows:

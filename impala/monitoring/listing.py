@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from impala.monitoring.metrics import read_csv
+from impala.monitoring.logs import read_csv
 
 
 def lines(root: Path, is_running: Callable[[Path], bool]) -> Iterator[str]:

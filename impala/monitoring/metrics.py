@@ -1,10 +1,9 @@
-"""metrics.csv, episodes.csv and TensorBoard of one run, and the monitor that gathers their numbers.
+"""The numbers of one run: what learner and actors report, gathered and written once a period.
 
 The monitor lives with the learner: frames are counted where they are trained on, and actors report to it.
 """
 
 import collections
-import csv
 import threading
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from impala.monitoring.logs import CsvLog, TensorBoard
 from impala.types import Episode
 
 LOSS_COLUMNS = (
@@ -30,57 +30,6 @@ COLUMNS = (
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _WINDOW = 100  # episodes in return_mean
-
-
-class CsvLog:
-    """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
-
-    The file stays under `max_bytes`: when it is full, every second row goes, and from then on only every second comes.
-    """
-
-    def __init__(self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = 32_000_000):
-        self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
-        self._keep_every = self._count = 1
-        self.num_failed = 0  # rows lost to a disk that was full
-        kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
-        self._rewrite(kept)
-
-    def _rewrite(self, rows: list[dict]) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self._path)
-        self._file = self._path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, self._columns, restval="")
-
-    def write(self, *rows: dict[str, Any]) -> None:
-        """Appends rows; a full disk costs the rows, is counted, and does not stop the run."""
-        try:
-            for row in rows:
-                self._count += 1
-                if self._count % self._keep_every == 0:
-                    self._writer.writerow(row)
-            self._file.flush()
-            if self._file.tell() > self._max_bytes:
-                self._file.close()
-                self._rewrite(read_csv(self._path)[::2])
-                self._keep_every *= 2
-        except OSError:
-            self.num_failed += len(rows)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def read_csv(path: str | Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file; none when it is missing. A last line cut short by a kill is left out."""
-    path = Path(path)
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
 
 
 def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
@@ -155,7 +104,7 @@ class Monitor:
         self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
-        self._tensorboard = _TensorBoard(folder)
+        self._tensorboard = TensorBoard(folder)
         self._lock = threading.Lock()
         self._last_row: dict[str, Any] = {}
         self._begin_period()
@@ -242,7 +191,7 @@ class Monitor:
                 queue_fill=queue_fill if queue_fill is not None else 0.0,
             )
             self._last_row = row
-            self._metrics.write({name: _shown(value) for name, value in row.items()})
+            self._metrics.write(row)
             self._begin_period()
         self._tensorboard.write(row, lags)
         return row
@@ -279,31 +228,3 @@ class Monitor:
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
-
-
-def _shown(value):
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-class _TensorBoard:
-    """The same numbers as TensorBoard scalars, over frames."""
-
-    def __init__(self, folder: Path):
-        import tensorflow as tf
-
-        self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
-
-    def write(self, row: dict[str, Any], lags: np.ndarray) -> None:
-        with self._writer.as_default(step=row["frames"]):
-            for name, value in row.items():
-                if isinstance(value, (int, float)) and not np.isnan(value):
-                    # An array: TensorFlow keeps every Python scalar it ever converted.
-                    self._tf.summary.scalar(name, np.array(value, np.float32))
-            if len(lags):
-                self._tf.summary.histogram("lag", lags)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.monitoring.metrics import read_csv
+from impala.monitoring.logs import read_csv
 
 _PANELS = (
     ("return_mean", "return, mean of 100 episodes"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from impala.monitoring import dashboard, metrics
+from impala.monitoring import dashboard, logs, metrics
 from impala.types import Episode
 
 UPDATE = dict.fromkeys(metrics.LOSS_COLUMNS, 0.5) | {"num_transitions": 150.0}
@@ -47,7 +47,7 @@ def test_counts_frames_lag_and_time(tmp_path):
     assert row["rss_launcher_mb"] > 10
     empty = write_row(monitor)
     assert empty["loss"] is None and empty["lag_mean"] is None  # nothing happened in this period
-    (first, second) = metrics.read_csv(tmp_path / "metrics.csv")
+    (first, second) = logs.read_csv(tmp_path / "metrics.csv")
     assert first["frames"] == "1200" and second["loss"] == "" and second["lag_mean"] == ""
 
 
@@ -59,7 +59,7 @@ def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
     assert monitor.return_mean == pytest.approx(2.0)
     monitor.add_actor_report({}, [Episode(1.0, 9, 0, 0, 0)])
     assert monitor.return_mean == pytest.approx(2.0)  # the window slides
-    assert len(metrics.read_csv(tmp_path / "episodes.csv")) == 101
+    assert len(logs.read_csv(tmp_path / "episodes.csv")) == 101
 
 
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
@@ -71,7 +71,7 @@ def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
             state = monitor.state() | {"updates": 10}
     monitor.close()
     resumed = make_monitor(tmp_path, state)
-    assert [row["updates"] for row in metrics.read_csv(tmp_path / "metrics.csv")] == ["5", "10"]
+    assert [row["updates"] for row in logs.read_csv(tmp_path / "metrics.csv")] == ["5", "10"]
     assert resumed.frames == 1200 and resumed.wall_seconds > state["wall_seconds"]
     resumed.add_update(11, UPDATE, np.array([10]), np.zeros(1, bool))
     assert write_row(resumed)["frames"] == 1800
@@ -82,30 +82,30 @@ def test_a_fresh_run_does_not_keep_rows_of_one_that_died_before_its_first_checkp
     monitor.add_update(5, UPDATE, np.array([0]), np.zeros(1, bool))
     write_row(monitor)
     make_monitor(tmp_path)
-    assert metrics.read_csv(tmp_path / "metrics.csv") == []
+    assert logs.read_csv(tmp_path / "metrics.csv") == []
 
 
 def test_files_stay_under_their_bound(tmp_path):
-    log = metrics.CsvLog(tmp_path / "x.csv", ("updates", "text"), last_update=0, max_bytes=10_000)
+    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "text"), last_update=0, max_bytes=10_000)
     for i in range(5000):
         log.write(dict(updates=i, text="x" * 20))
     assert (tmp_path / "x.csv").stat().st_size <= 10_100
-    kept = [int(row["updates"]) for row in metrics.read_csv(tmp_path / "x.csv")]
+    kept = [int(row["updates"]) for row in logs.read_csv(tmp_path / "x.csv")]
     assert len(kept) > 100 and kept == sorted(kept) and kept[-1] > 4900 and kept[0] == 0
 
 
 def test_a_full_disk_costs_rows_not_the_run(tmp_path, monkeypatch):
-    log = metrics.CsvLog(tmp_path / "x.csv", ("updates",), last_update=0)
+    log = logs.CsvLog(tmp_path / "x.csv", ("updates",), last_update=0)
     log._file.close()
     log._file = open("/dev/full", "w")  # every flush fails with ENOSPC
-    log._writer = metrics.csv.DictWriter(log._file, ("updates",))
+    log._writer = logs.csv.DictWriter(log._file, ("updates",))
     log.write(dict(updates=1))
     assert log.num_failed == 1
 
 
 def test_read_csv_leaves_out_a_line_cut_short(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n3")
-    assert metrics.read_csv(tmp_path / "x.csv") == [{"a": "1", "b": "2"}]
+    assert logs.read_csv(tmp_path / "x.csv") == [{"a": "1", "b": "2"}]
 
 
 def test_dashboard_in_a_terminal_and_without_one(tmp_path):

@@ -42,7 +42,7 @@ def wait_for(condition, seconds, what):
 
 
 def rows(folder):
-    from impala.monitoring.metrics import read_csv
+    from impala.monitoring.logs import read_csv
 
     return read_csv(Path(folder) / "metrics.csv")
 
