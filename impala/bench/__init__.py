@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; "
           f"the table path alone at {result['table_over_train']:.0f} × the whole; "
           f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
-    print("share of the learner's step at T = 20, B = 32: "
+    print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
           + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
     if output:
         Path(str(output)).write_text(json.dumps(result, indent=1) + "\n")

@@ -130,7 +130,10 @@ def _random_unroll(config: config_lib.Config) -> list:
     n = config.actor.num_environments // config.actor.num_lanes
     environment = make_environment(config, n)
     spec, unrolls = environment.spec, []
-    uniform = lambda window, is_first: np.zeros((n, spec.num_actions), np.float32)  # noqa: E731
+
+    def uniform(window, is_first):
+        return np.zeros((n, spec.num_actions), np.float32), np.zeros(n, np.float32)
+
     actor = actors.Actor(
         environment,
         policies.Policy(uniform, spec, n, seed=0),

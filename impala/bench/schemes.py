@@ -19,7 +19,7 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
     from impala.corrections import Targets
     from impala.launching import processes
     from impala.losses.actor_critic import actor_critic
-    from impala.programs.compose import make_learner, make_loss, make_network
+    from impala.programs.compose import has_target_network, make_learner, make_loss, make_network
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
@@ -35,9 +35,11 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
 
     step_seconds = 1.0 / rate(update, seconds / 2)
     words = [*corrections.SCHEMES, *losses.POLICY_TERMS]
-    loss_of = {w: make_loss(config.loss.model_copy(update={"correction": w})) for w in words}
-    loss_of[""] = actor_critic(lambda *, v_tm1, r_t, **_: Targets(v_tm1, r_t))
-    calls = {word: _gradient(loss, batch, spec.num_actions, word == "impact") for word, loss in loss_of.items()}
+    free = actor_critic(lambda *, v_tm1, r_t, **_: Targets(v_tm1, r_t))
+    calls = {"": _gradient(free, batch, spec.num_actions, False)}
+    for word in words:
+        loss = config.loss.model_copy(update={"correction": word})
+        calls[word] = _gradient(make_loss(loss), batch, spec.num_actions, has_target_network(loss))
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(_ROUNDS):
         for word, call in calls.items():

@@ -14,22 +14,26 @@ _TRAIN_SECONDS, _WARM_UP_SECONDS = 75.0, 30.0
 
 def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     """Agent steps/s of the whole program through processes, its warm-up left out, and its memory."""
-    from impala.monitoring.metrics import read_csv
+    from impala.monitoring.logs import read_csv
 
     path = folder / "config.yaml"
     path.write_text(config_lib.dump(config))
-    options = ["--total-frames", str(10**9), "--log-period-seconds", "1.0", "--run", str(folder / "run")]
+    options = ["--log-period-seconds", "1.0", "--run", str(folder / "run")]
+    options += ["--total-frames", str(10**9), "--target-return", "null"]  # it does not end by itself
     process = subprocess.Popen(
         [sys.executable, "-m", "impala", "train", "--config", str(path), *options], stdout=subprocess.DEVNULL
     )
     try:
-        time.sleep(_WARM_UP_SECONDS + _TRAIN_SECONDS)
+        status = process.wait(_WARM_UP_SECONDS + _TRAIN_SECONDS)
+        raise RuntimeError(f"the run under test ended by itself with status {status}; what it said stands above")
+    except subprocess.TimeoutExpired:
+        pass
     finally:
         process.terminate()
         process.wait(60)
     rows = read_csv(folder / "run" / "metrics.csv")
     if len(rows) < 10:
-        raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; see {folder / 'run' / 'logs'}")
+        raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; expected one a second")
     end = float(rows[-1]["wall_seconds"])
     rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
     seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])

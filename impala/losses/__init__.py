@@ -16,17 +16,18 @@ from impala.losses.ppo_clip import ppo_clip
 
 
 class PolicyTerm(NamedTuple):
-    """How to make the terms, and a name of `corrections.SCHEMES` for targets and advantages."""
+    """How to make the terms, and what they rest on."""
 
     make: Callable[..., Terms]
-    correction: str
+    correction: str  # a name of `corrections.SCHEMES`, for targets and advantages
+    has_target_network: bool = False  # the network must be `networks.WithTarget`
 
 
 POLICY_TERMS = {
     "epsilon_add": PolicyTerm(epsilon_add, "none"),
     "epsilon_max": PolicyTerm(epsilon_max, "none"),
     "ppo_clip": PolicyTerm(ppo_clip, "td_lambda"),
-    "impact": PolicyTerm(impact, "vtrace"),
+    "impact": PolicyTerm(impact, "vtrace", has_target_network=True),
     "clear": PolicyTerm(clear, "vtrace"),
     "laser": PolicyTerm(laser, "vtrace"),
 }

@@ -18,7 +18,7 @@ def make_network(config: Config, spec: EnvironmentSpec):
             spec, torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed
         )
 
-    return networks.WithTarget(make(), make()) if config.loss.correction == "impact" else make()
+    return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
 
 
 def make_learner(config: Config, network):
@@ -31,7 +31,7 @@ def make_learner(config: Config, network):
         rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
     )  # fmt: skip
     after_update = []
-    if config.loss.correction == "impact":
+    if has_target_network(config.loss):
         after_update.append(lambda n: network.renew() if n % config.loss.target_period == 0 else None)
     return learners.Learner(
         network,
@@ -53,6 +53,14 @@ def make_schedules(config: Config, total_frames: int | None = None) -> Callable[
         "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
     }
     return lambda frames: {name: schedule(frames) for name, schedule in schedules.items()}
+
+
+def has_target_network(loss: LossConfig) -> bool:
+    """Returns whether the configured scheme compares the policy with an older copy of the network."""
+    from impala import losses
+
+    word = loss.correction
+    return word in losses.POLICY_TERMS and losses.POLICY_TERMS[word].has_target_network
 
 
 def make_loss(loss: LossConfig):
