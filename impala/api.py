@@ -15,17 +15,16 @@ from impala import config as config_lib
 from impala import environments, evaluation, lockstep
 from impala.learning import checkpoints
 
-# Small observations: the settings of configs/cartpole.yaml. Frames: those of configs/pong.yaml.
+# Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
 _VECTORS = {
     "network.torso": "mlp", "learner.unroll_length": 20, "learner.batch_size": 16, "learner.learning_rate": 3e-3,
     "loss.reward_clipping": "none", "loss.baseline_cost": 0.005,
 }  # fmt: skip
-_FRAMES = {
-    "network.torso": "shallow",
-    "learner.unroll_length": 20,
-    "learner.batch_size": 32,
-    "learner.learning_rate": 5e-4,
-}
+_MINATAR = {
+    "network.torso": "minatar", "learner.unroll_length": 20, "learner.batch_size": 32, "learner.learning_rate": 1e-3,
+}  # fmt: skip
+_ATARI = _MINATAR | {"network.torso": "shallow", "learner.learning_rate": 5e-4}
+_DEFAULTS = {"atari": _ATARI, "minatar": _MINATAR}  # by what stands before the colon
 
 
 class Evaluation(NamedTuple):
@@ -37,10 +36,10 @@ class Evaluation(NamedTuple):
 
 
 class Impala:
-    """An IMPALA agent for `environment`: `atari:<game>`, `catch` or a gymnasium id.
+    """An IMPALA agent for `environment`: `atari:<game>`, `minatar:<game>`, `catch`, `river_swim` or a gymnasium id.
 
     Args:
-      correction: a name of `impala.corrections.SCHEMES`.
+      correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`.
       lag: updates by which the acting weights are older than the learning ones; exact.
       seed: same seed, same agent.
       overrides: any key of a configuration, e.g. {"learner.learning_rate": 1e-3}.
@@ -53,7 +52,7 @@ class Impala:
         problem = environments.check_name(environment)
         if problem:
             raise config_lib.ConfigError([problem])
-        defaults = _FRAMES if environment.startswith("atari:") else _VECTORS
+        defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
         self._begin(config_lib.build({}, defaults | chosen | (overrides or {})), lag)
 

@@ -37,7 +37,7 @@ class Policy:
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
     ):
         self._outputs, self._greedy = outputs, greedy
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng([seed, 2])  # not the stream of an environment with the same seed
         shape, dtype = spec.observation
         self.window = np.zeros((spec.num_stacked, num_environments, *shape), dtype)  # oldest first
         self._is_first = np.ones((1, num_environments), bool)

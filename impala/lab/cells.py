@@ -35,7 +35,7 @@ def run(config: Config, lag: int) -> dict[str, Any]:
       `return`: mean score of the episodes that finished in the last tenth of the frames, or the last that finished
       before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, empty where no episode finished.
       `status`: "done", or "diverged" when ten updates in a row were not finite; its return is what it had reached.
-      Means over all updates of `TELEMETRY`.
+      `skipped_updates`: those with a loss or gradient that was not finite. Means over all updates of `TELEMETRY`.
     """
     from impala import lockstep
     from impala.learning import learners
@@ -57,6 +57,7 @@ def run(config: Config, lag: int) -> dict[str, Any]:
         "status": status,
         "frames": training.frames,
         "updates": training.learner.num_updates,
+        "skipped_updates": training.learner.num_skipped,
         "wall_seconds": seconds,
         **dict(zip(TELEMETRY, np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY))),
     }

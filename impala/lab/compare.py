@@ -8,36 +8,49 @@ import concurrent.futures
 import csv
 import importlib.metadata
 import importlib.util
-import math
 import multiprocessing
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from impala import config as config_lib
 from impala.lab import cells
-from impala.lab.grid import Cell, Grid
+from impala.lab.grid import Cell, Grid, cell_of
 
 COLUMNS = (
-    *Cell._fields, "return", "status", "frames", "updates", "wall_seconds", *cells.TELEMETRY, "curve", "commit",
-    "versions", "machine", "date",
+    *Cell._fields, "return", "status", "frames", "updates", "skipped_updates", "wall_seconds", *cells.TELEMETRY,
+    "curve", "command", "commit", "versions", "machine", "date", "digest",
 )  # fmt: skip
+_PACKAGES = ("impala", "tensorflow", "numpy", "gymnasium", "minatar")
 _CELLS_PER_POOL = 32  # a worker: TensorFlow keeps the graphs of cells that are done
 
 
 class Results:
-    """The rows of results.csv; a last line cut short by a kill is dropped and its cell is run again."""
+    """The rows of results.csv, by cell; a last line cut short by a kill is dropped and its cell is run again.
 
-    def __init__(self, path: Path):
-        self._path = path
-        self.rows = [row for row in _read(path) if row.get("date")]
-        self.returns = {cell_of(row): float(row["return"]) for row in self.rows}
+    Args:
+      path: of the file; it is made if there is none.
+      grid: whose cells they are. Rows of others stay in the file and count for nothing.
+
+    Raises:
+      ConfigError: a cell of the grid was trained with other settings than the grid now gives it.
+    """
+
+    def __init__(self, path: Path, grid: Grid):
+        self._path, self._grid = path, grid
+        self.rows = [row for row in _read(path) if row.get("digest")]
+        self.returns: dict[Cell, float] = {}
+        for row in self.rows:
+            cell = cell_of(row)
+            if grid.has(cell):
+                self._check(cell, row)
+                self.returns[cell] = grid.score(cell, row)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
@@ -46,34 +59,38 @@ class Results:
             writer.writerows(self.rows)
         temporary.replace(path)
 
-    def add(self, cell: Cell, result: dict[str, Any]) -> None:
+    def _check(self, cell: Cell, row: dict[str, str]) -> None:
+        if row["digest"] != self._grid.digest(cell):
+            raise config_lib.ConfigError([
+                f"{self._path}: {' '.join(map(str, cell))} was trained with other settings than {self._grid.path} has "
+                "now (frames, a task's file, a variant); expected the same, or another --output"
+            ])  # fmt: skip
+
+    def add(self, cell: Cell, result: dict[str, Any], command: str) -> None:
         """Appends a finished cell."""
-        row = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in result.items()}
-        row |= cell._asdict() | _provenance() | {"curve": " ".join(f"{x:.4g}" for x in result["curve"])}
+        row = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in result.items()}
+        row |= {name: str(value) for name, value in cell._asdict().items()} | _provenance()
+        row |= {"curve": " ".join(f"{x:.4g}" for x in result["curve"]), "command": command}
+        row["digest"] = self._grid.digest(cell)
         with self._path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
             file.flush()
             os.fsync(file.fileno())
         self.rows.append(row)
-        self.returns[cell] = result["return"] if not math.isnan(result["return"]) else -math.inf
+        self.returns[cell] = self._grid.score(cell, row)
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    from impala.monitoring.metrics import read_csv
+    from impala.monitoring.logs import read_csv
 
     return read_csv(path)
 
 
-def cell_of(row: dict[str, str]) -> Cell:
-    """Returns the cell that a row of results.csv belongs to."""
-    kinds = (str, str, str, float, int, float, float, int)
-    return Cell(*(kind(row[name]) for kind, name in zip(kinds, Cell._fields)))
-
-
 def _provenance() -> dict[str, str]:
-    packages = " ".join(f"{name}={importlib.metadata.version(name)}" for name in ("impala", "tensorflow", "numpy"))
+    names = [name for name in _PACKAGES if importlib.util.find_spec(name)]
+    versions = " ".join(f"{name}={importlib.metadata.version(name)}" for name in names)
     return dict(
-        commit=_commit(), versions=f"python={platform.python_version()} {packages}",
+        commit=_commit(), versions=f"python={platform.python_version()} {versions}",
         machine=f"{platform.machine()} {len(os.sched_getaffinity(0))} cores", date=time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
@@ -93,8 +110,10 @@ def _commit() -> str:
         return "unknown"
 
 
-def run(grid: Grid, results: Results, *, num_workers: int, on_cell=lambda cell, result: None) -> None:
-    """Runs every cell that is not done; results are added as they come.
+def run(
+    grid: Grid, results: Results, *, num_workers: int, command: str, on_cell=lambda cell, result: None
+) -> None:  # fmt: skip
+    """Runs every cell that is not done; results are added as they come, with the `command` that asked for them.
 
     Raises:
       RuntimeError: a cell failed; what was finished before is kept.
@@ -116,7 +135,7 @@ def run(grid: Grid, results: Results, *, num_workers: int, on_cell=lambda cell, 
                     for future in done:
                         cell = running.pop(future)
                         result = _result(future, cell)
-                        results.add(cell, result)
+                        results.add(cell, result, command)
                         on_cell(cell, result)
             except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish what they are at
                 for process in pool._processes.values():
@@ -149,24 +168,26 @@ def main(arguments: list[str]) -> int:
         raise config_lib.ConfigError([f"--workers {num_workers}: expected a number of processes, 1 or more"])
     grid = Grid(str(path), overrides)
     folder = Path(str(folder)) if folder else Path("docs/results") / grid.path.stem
-    results = Results(folder / "results.csv")
-    (folder / "command.txt").write_text(f"impala compare {' '.join(arguments)}\n")
+    results = Results(folder / "results.csv", grid)
+    command = f"impala compare {shlex.join(arguments)}"
+    (folder / "command.txt").write_text(f"{command}\n")
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)
     try:
         with _progress(grid, results) as on_cell:
-            run(grid, results, num_workers=num_workers, on_cell=on_cell)
+            run(grid, results, num_workers=num_workers, command=command, on_cell=on_cell)
+        status = 0
     except KeyboardInterrupt:
-        print(f"stopped; {len(results.rows)} cells are kept in {folder}, the same command goes on", file=sys.stderr)
-        return 130
+        print(f"stopped; {len(results.returns)} cells are kept in {folder}, the same command goes on", file=sys.stderr)
+        status = 130
     except RuntimeError as error:
-        print(f"{error}\n{len(results.rows)} cells are kept in {folder}", file=sys.stderr)
-        return 1
+        print(f"{error}\n{len(results.returns)} cells are kept in {folder}", file=sys.stderr)
+        status = 1
     from impala.lab import report
 
     for written in report.write(grid, results.rows, folder):
         print(written)
-    return 0
+    return status
 
 
 class _progress:
@@ -175,7 +196,7 @@ class _progress:
     def __init__(self, grid: Grid, results: Results):
         from rich import progress
 
-        self._total, self._done = grid.num_cells, len(_of_grid(grid, results))
+        self._total, self._done = grid.num_cells, sum(cell in results.returns for cell in grid.cells(results.returns))
         self._bar = progress.Progress(
             progress.TextColumn("{task.completed:.0f}/{task.total:.0f} cells"), progress.BarColumn(),
             progress.TimeRemainingColumn(elapsed_when_finished=True), progress.TextColumn("{task.description}"),
@@ -196,8 +217,3 @@ class _progress:
         if self._bar.disable:
             print(f"{self._done}/{self._total}  {line}", flush=True)
         self._bar.update(self._task, advance=1, description=line)
-
-
-def _of_grid(grid: Grid, results: Results) -> Iterator[Cell]:
-    cells_of_grid = [c for b in grid.blocks() for c in grid.sweep(b) + grid.finals(b, results.returns)]
-    return [cell for cell in cells_of_grid if cell in results.returns]

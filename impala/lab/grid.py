@@ -4,16 +4,20 @@ The paper's way: every scheme gets the same sweep of learning rate × entropy co
 then run with seeds of their own, and those are what counts.
 """
 
+import hashlib
 import itertools
+import math
+import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pydantic
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from impala import config as config_lib
-from impala.config import ConfigError, Count, NonNegative, Positive
+from impala.config import ConfigError, Count, Finite, NonNegative, Positive
 
 SWEEP, FINAL = "sweep", "final"
 
@@ -22,8 +26,14 @@ class TaskConfig(pydantic.BaseModel):
     """A task of the grid: the configuration file beside the grid's, and the returns that count as 0 and as 1."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-    scale: Annotated[list[float], Field(min_length=2, max_length=2)]
+    scale: Annotated[list[Finite], Field(min_length=2, max_length=2)]
     total_frames: Count | None = None
+
+    @model_validator(mode="after")
+    def _check(self):
+        if not self.scale[0] < self.scale[1]:
+            raise ValueError(f"scale={self.scale}; expected the return that counts as 0, then a larger one, as 1")
+        return self
 
 
 class GridConfig(pydantic.BaseModel):
@@ -31,14 +41,33 @@ class GridConfig(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
     tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
-    schemes: Annotated[list[config_lib.Correction], Field(min_length=1)]
-    parameters: dict[str, dict[str, Any]] = {}  # of a scheme's loss, beyond its defaults
+    schemes: Annotated[list[str], Field(min_length=1)]  # corrections, or names of variants
+    variants: dict[str, dict[str, Any]] = {}  # {vtrace_rho_2: {correction: vtrace, clip_rho: 2.0}}: keys of the loss
     lags: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]  # exact, in updates
     replay_fractions: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1)] = [0.0]
     learning_rates: Annotated[list[Positive], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
     num_best: Count = 3  # settings of the sweep that go on
     num_seeds: Count = 5  # of each of them
+
+    @model_validator(mode="after")
+    def _check(self):
+        for name in ("schemes", "lags", "replay_fractions", "learning_rates", "entropy_costs"):
+            if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
+                raise ValueError(f"{name}: {repeated[0]} is named twice; expected each once")
+        words = typing.get_args(config_lib.Correction)
+        for scheme in self.schemes:
+            if scheme not in words and scheme not in self.variants:
+                raise ValueError(
+                    f"schemes: {scheme!r} is neither a correction nor a variant"
+                    f"{config_lib.nearest(scheme, [*words, *self.variants])}"
+                )
+        for name, loss in self.variants.items():
+            if name in words or name not in self.schemes or "correction" not in loss:
+                raise ValueError(
+                    f"variants: {name!r}; expected a name of its own that `schemes` lists, and its `correction`"
+                )
+        return self
 
 
 class Block(NamedTuple):
@@ -65,6 +94,12 @@ class Cell(NamedTuple):
     @property
     def block(self) -> Block:
         return Block(self.task, self.scheme, self.replay_fraction, self.lag)
+
+
+def cell_of(row: Mapping[str, str]) -> Cell:
+    """Returns the cell that a row of results.csv belongs to."""
+    kinds = (str, str, str, float, int, float, float, int)
+    return Cell(*(kind(row[name]) for kind, name in zip(kinds, Cell._fields)))
 
 
 class Grid:
@@ -112,7 +147,9 @@ class Grid:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
         if problem := environments.check_name(config.environment.name):
             return [f"{block.task}: {problem}"]
-        environment = environments.make(config.environment.name, num_environments=1)
+        environment = environments.make(
+            config.environment.name, num_environments=1, protocol=config.environment.protocol
+        )
         num_updates = config.total_frames // (environment.spec.frames_per_step * config.steps_per_update)
         environment.close()
         if block.lag >= num_updates:
@@ -120,6 +157,16 @@ class Grid:
                 f"lags: {block.lag} updates; expected fewer than the {num_updates} updates of a run on {block.task}"
             ]
         return []
+
+    def has(self, cell: Cell) -> bool:
+        """Returns whether the cell can be part of the grid, whatever its sweep says."""
+        settings = cell.learning_rate in self.config.learning_rates and cell.entropy in self.config.entropy_costs
+        seeds = range(1, self.config.num_seeds + 1) if cell.phase == FINAL else [0]
+        return cell.block in set(self.blocks()) and settings and cell.seed in seeds
+
+    def total_frames(self, task: str) -> int:
+        """Returns how long a run on `task` is."""
+        return self._bases[task].total_frames
 
     def sweep(self, block: Block) -> list[Cell]:
         """Returns the block's sweep with one seed; none when there is only one setting."""
@@ -141,28 +188,47 @@ class Grid:
         return [Cell(FINAL, *block, *setting, seed) for setting in settings for seed in seeds]
 
     def available(self, returns: Mapping[Cell, float]) -> Iterator[Cell]:
-        """Yields the cells that can be run and are not done."""
-        for block in self.blocks():
-            yield from (cell for cell in self.sweep(block) + self.finals(block, returns) if cell not in returns)
+        """Returns the cells that can be run and are not done."""
+        return (cell for cell in self.cells(returns) if cell not in returns)
 
     @property
     def num_cells(self) -> int:
         """Cells of the whole grid."""
-        block = next(self.blocks())
-        num_sweep = len(self.sweep(block))
-        num_final = min(self.config.num_best, num_sweep or 1) * self.config.num_seeds
-        return len(list(self.blocks())) * (num_sweep + num_final)
+        num_sweep = len(self.sweep(next(self.blocks())))
+        return len(list(self.blocks())) * (num_sweep + self.num_settings * self.config.num_seeds)
+
+    @property
+    def num_settings(self) -> int:
+        """Settings of a block that count."""
+        return min(self.config.num_best, len(self.config.learning_rates) * len(self.config.entropy_costs))
 
     def cell_config(self, cell: Cell) -> config_lib.Config:
         """Returns the training configuration of a cell."""
         data = self._bases[cell.task].model_dump(by_alias=True)
         overrides = {
-            "loss.correction": cell.scheme, "replay.fraction": cell.replay_fraction, "seed": cell.seed,
+            **({} if cell.scheme in self.config.variants else {"loss.correction": cell.scheme}),
+            "replay.fraction": cell.replay_fraction, "seed": cell.seed,
             "learner.learning_rate": cell.learning_rate, "loss.entropy_cost": cell.entropy,
         }  # fmt: skip
-        for key, value in self.config.parameters.get(cell.scheme, {}).items():
+        for key, value in self.config.variants.get(cell.scheme, {}).items():
             overrides[f"loss.{key}"] = value
         return config_lib.build(data, overrides)
+
+    def digest(self, cell: Cell) -> str:
+        """Returns a digest of all that a cell is trained with: equal digests, equal runs."""
+        settings = f"lag: {cell.lag}\n{config_lib.dump(self.cell_config(cell))}"
+        return hashlib.sha256(settings.encode()).hexdigest()[:12]
+
+    def score(self, cell: Cell, row: Mapping[str, str]) -> float:
+        """Returns what a row counts as: its return, or the task's 0 where the run diverged or finished no episode."""
+        value = float(row["return"])
+        return value if row["status"] == "done" and math.isfinite(value) else self.config.tasks[cell.task].scale[0]
+
+    def cells(self, returns: Mapping[Cell, float]) -> Iterator[Cell]:
+        """Yields the cells that are known to be part of the grid once `returns` are, task after task."""
+        for block in self.blocks():
+            yield from self.sweep(block)
+            yield from self.finals(block, returns)
 
 
 def _validated(data: Mapping[str, Any]) -> GridConfig:

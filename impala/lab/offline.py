@@ -58,7 +58,9 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     The environments are played for a while first, so that chunks begin anywhere in an episode.
     """
     num_environments = min(num_chunks, 64)
-    environment = environments.make(config.environment.name, num_environments=num_environments)
+    environment = environments.make(
+        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol
+    )
     network = make_network(config, environment.spec)
     learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []

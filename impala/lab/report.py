@@ -10,30 +10,49 @@ from pathlib import Path
 
 import numpy as np
 
-from impala.lab.grid import FINAL, SWEEP, Block, Grid
+from impala.lab.grid import FINAL, SWEEP, Block, Grid, cell_of
 
 _NUM_BOOTSTRAP = 2000
 
 
 class Scores:
-    """Returns of a grid's rows, by block.
+    """The results of a grid, by block.
+
+    A block's score is the mean over its best settings, seed by seed: those settings share their seeds, so the seeds are
+    the independent repetitions that intervals are taken over.
 
     Args:
-      grid: names blocks and scales.
+      grid: says which rows count, and for how much.
       rows: of results.csv.
     """
 
     def __init__(self, grid: Grid, rows: Sequence[dict]):
         self.grid = grid
-        self._rows = [row for row in rows if row["task"] in grid.config.tasks]
+        rows = {cell: row for row in rows if grid.has(cell := cell_of(row))}
+        self._returns = {cell: grid.score(cell, row) for cell, row in rows.items()}
+        self._rows = {cell: rows[cell] for cell in grid.cells(self._returns) if cell in rows}
 
     def rows(self, block: Block, phase: str) -> list[dict]:
         """Returns a block's rows of one phase."""
-        return [row for row in self._rows if row["phase"] == phase and _block(row) == block]
+        return [row for cell, row in self._rows.items() if (cell.block, cell.phase) == (block, phase)]
+
+    def sweep(self, block: Block) -> np.ndarray:
+        """Returns the returns of the sweep, best first."""
+        returns = [self._returns[cell] for cell in self._rows if (cell.block, cell.phase) == (block, SWEEP)]
+        return np.sort(returns)[::-1]
 
     def finals(self, block: Block) -> np.ndarray:
-        """Returns the returns of the runs that count."""
-        return np.array([float(row["return"]) for row in self.rows(block, FINAL)])
+        """Returns the score of every seed whose runs are all done."""
+        by_seed: dict[int, list[float]] = {}
+        for cell in self._rows:
+            if (cell.block, cell.phase) == (block, FINAL):
+                by_seed.setdefault(cell.seed, []).append(self._returns[cell])
+        num_settings = self.grid.num_settings
+        return np.array([np.mean(returns) for _, returns in sorted(by_seed.items()) if len(returns) == num_settings])
+
+    def num_diverged(self, block: Block) -> int:
+        """Returns how many of the runs that count did not come to an end with finite weights."""
+        return sum(row["status"] != "done" for row in self.rows(block, FINAL))
 
     def scaled(self, task: str, returns: np.ndarray) -> np.ndarray:
         low, high = self.grid.config.tasks[task].scale
@@ -46,16 +65,12 @@ class Scores:
                 yield fraction, lag
 
     def matrix(self, scheme: str, fraction: float, lag: int) -> np.ndarray | None:
-        """Returns scaled returns [runs, tasks]; None while a task's runs are missing."""
+        """Returns scaled scores [seeds, tasks]; None while runs are missing."""
         columns = [
             self.scaled(task, self.finals(Block(task, scheme, fraction, lag))) for task in self.grid.config.tasks
         ]
-        length = min(map(len, columns))
-        return np.stack([column[:length] for column in columns], axis=1) if length else None
-
-
-def _block(row: dict) -> Block:
-    return Block(row["task"], row["scheme"], float(row["replay_fraction"]), int(row["lag"]))
+        complete = all(len(column) == self.grid.config.num_seeds for column in columns)
+        return np.stack(columns, axis=1) if complete else None
 
 
 def condition_name(fraction: float, lag: int) -> str:
@@ -74,7 +89,7 @@ def interval(returns: np.ndarray) -> tuple[float, float]:
 
 
 def interquartile_means(matrices: dict[str, np.ndarray]) -> dict[str, tuple[float, float, float]]:
-    """Returns {name: (IQM, lower, upper)} of scaled returns [runs, tasks], with 95 % stratified bootstrap intervals."""
+    """Returns {name: (IQM, lower, upper)} of scaled scores [seeds, tasks], with 95 % stratified bootstrap intervals."""
     from rliable import metrics
 
     points, intervals = _estimates(matrices, lambda x: np.array([metrics.aggregate_iqm(x)]))
@@ -93,7 +108,7 @@ def _estimates(scores: dict, aggregate) -> tuple[dict, dict]:
 
 
 def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
-    """Returns the probability that a run of `one` beats a run of `other`, with its 95 % interval."""
+    """Returns the probability that a seed of `one` beats a seed of `other`, with its 95 % interval."""
     from rliable import metrics
 
     points, intervals = _estimates(
@@ -103,30 +118,49 @@ def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float
 
 
 def table(scores: Scores) -> str:
-    """Returns the table: schemes in rows, tasks in columns, a block a condition, as the paper's Table 2."""
-    tasks = list(scores.grid.config.tasks)
-    lines = []
+    """Returns a table a condition, schemes in rows, tasks in columns, as the paper's Table 2; and one of the sweep."""
+    grid, tasks = scores.grid.config, list(scores.grid.config.tasks)
+    settings = f"the {scores.grid.num_settings} best settings" if scores.grid.num_settings > 1 else "one setting"
+    lines = [
+        f"Mean return of {settings}, ± half the 95 % interval over {grid.num_seeds} seeds. "
+        "A run that diverged counts as the task's 0."
+    ]
     for fraction, lag in scores.conditions():
-        matrices = {s: scores.matrix(s, fraction, lag) for s in scores.grid.config.schemes}
+        matrices = {s: scores.matrix(s, fraction, lag) for s in grid.schemes}
         complete = {scheme: matrix for scheme, matrix in matrices.items() if matrix is not None}
         means = interquartile_means(complete) if complete else {}
         lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
         lines += [f"| | {' | '.join(tasks)} | IQM, scaled |", f"|---|{'---|' * (len(tasks) + 1)}"]
-        for scheme in scores.grid.config.schemes:
-            cells = [_mean(scores.finals(Block(task, scheme, fraction, lag))) for task in tasks]
+        for scheme in grid.schemes:
+            cells = [_mean(scores, Block(task, scheme, fraction, lag)) for task in tasks]
             iqm = "{:.3f} [{:.3f}, {:.3f}]".format(*means[scheme]) if scheme in means else "–"
             lines.append(f"| `{scheme}` | {' | '.join(cells)} | {iqm} |")
         lines += ["", *_improvements(complete)]
+        if scores.grid.sweep(next(scores.grid.blocks())):
+            lines += ["", "The whole sweep, one seed: median (lowest to highest).", ""]
+            lines += [f"| | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
+            for scheme in grid.schemes:
+                cells = [_spread(scores.sweep(Block(task, scheme, fraction, lag))) for task in tasks]
+                lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
     return "\n".join(lines).strip() + "\n"
 
 
-def _mean(returns: np.ndarray) -> str:
+def _mean(scores: Scores, block: Block) -> str:
+    returns, num_diverged = scores.finals(block), scores.num_diverged(block)
+    if not len(returns):
+        return "–"
     mean, half = interval(returns)
-    return "–" if np.isnan(mean) else f"{mean:.3g} ± {half:.2g} ({len(returns)})"
+    text = f"{mean:.3g} ± {half:.2g}" if len(returns) > 1 else f"{mean:.3g}"
+    missing = f" ({len(returns)} seeds)" if len(returns) < scores.grid.config.num_seeds else ""
+    return text + missing + (f", {num_diverged} runs diverged" if num_diverged else "")
+
+
+def _spread(returns: np.ndarray) -> str:
+    return f"{np.median(returns):.3g} ({returns[-1]:.3g} to {returns[0]:.3g})" if len(returns) else "–"
 
 
 def _improvements(matrices: dict[str, np.ndarray]) -> list[str]:
-    """How likely a run of the first scheme (V-trace where it takes part) beats one of each other, one line each."""
+    """How likely a seed of the first scheme (V-trace where it takes part) beats one of each other, one line each."""
     first = "vtrace" if "vtrace" in matrices else next(iter(matrices), None)
     return [
         "P(`{}` > `{}`) = {:.2f} [{:.2f}, {:.2f}]  ".format(first, scheme, *improvement(matrices[first], matrix))
@@ -171,7 +205,8 @@ def _panels(scores: Scores, x_label: str, draw):
         row[0].set_ylabel("return")
     for axis in axes[-1]:
         axis.set_xlabel(x_label)
-    axes[0, 0].legend(fontsize=7)
+    if axes[0, 0].has_data():
+        axes[0, 0].legend(fontsize=7)
     return figure
 
 
@@ -182,7 +217,7 @@ def curves(scores: Scores):
         if not (runs := scores.rows(block, FINAL)):
             return
         curve = np.array([[float(x) for x in run["curve"].split()] for run in runs])
-        frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * float(runs[0]["frames"])
+        frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * scores.grid.total_frames(block.task)
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
         (line,) = axis.plot(frames / 1e3, middle, label=block.scheme)
         axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
@@ -211,8 +246,7 @@ def robustness(scores: Scores):
     """Draws the returns of the whole sweep, best setting first: what a scheme forgives (the paper's figure D.1)."""
 
     def draw(axis, block):
-        returns = sorted((float(run["return"]) for run in scores.rows(block, SWEEP)), reverse=True)
-        axis.plot(returns, marker=".", label=block.scheme)
+        axis.plot(scores.sweep(block), marker=".", label=block.scheme)
 
     return _panels(scores, "rank of the setting", draw)
 

@@ -1,17 +1,19 @@
 """A small grid for real: workers, results.csv, a kill, a second start, table and figures."""
 
 import csv
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent import futures
 
 import numpy as np
 import pytest
 
 from impala.lab import cells, compare, report
-from impala.lab.grid import Grid
+from impala.lab.grid import FINAL, SWEEP, Block, Grid, cell_of
 from tests.lab.test_grid import LAB, SMALL
 from tests.programs import running
 
@@ -52,7 +54,8 @@ def test_finishes_without_losing_a_cell(finished):
     assert result.returncode == 0, result.stderr
     done = rows(folder / "out")
     assert len(done) == NUM_CELLS and done[: len(kept)] == kept
-    assert len({compare.cell_of(row) for row in done}) == NUM_CELLS
+    assert len({cell_of(row) for row in done}) == NUM_CELLS
+    assert all(row["command"].startswith("impala compare --config") and row["skipped_updates"] == "0" for row in done)
     assert all(row["status"] == "done" and row["commit"] and "tensorflow=2.15.1" in row["versions"] for row in done)
     assert all(-1 <= float(row["return"]) <= 1 and len(row["curve"].split()) == cells.NUM_POINTS for row in done)
     assert len(set(compare.COLUMNS)) == len(compare.COLUMNS), "two columns of one name"
@@ -68,6 +71,15 @@ def test_writes_a_table_and_figures(finished):
         assert (folder / "out" / name).read_bytes()[:4] == b"\x89PNG" and str(folder / "out" / name) in result.stdout
 
 
+def test_a_grid_with_other_settings_refuses_the_cells_that_are_there(finished):
+    folder, _, _ = finished
+    before = (folder / "out" / "results.csv").read_bytes()
+    result = running.run("compare", "--config", folder / "grid.yaml", "--output", folder / "out", "--total-frames", 20_000)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
+    assert "trained with other settings" in result.stderr and "another --output" in result.stderr
+    assert (folder / "out" / "results.csv").read_bytes() == before
+
+
 def test_a_third_start_runs_nothing(finished):
     folder, _, _ = finished
     before = (folder / "out" / "results.csv").read_bytes()
@@ -77,10 +89,13 @@ def test_a_third_start_runs_nothing(finished):
 
 def test_a_cell_is_deterministic(finished):
     folder, _, _ = finished
-    row = rows(folder / "out")[0]
-    cell = compare.cell_of(row)
-    again = cells.run(Grid(folder / "grid.yaml").cell_config(cell), cell.lag)
-    np.testing.assert_allclose(again["return"], float(row["return"]), atol=0.05)  # other thread counts, other last bits
+    row = rows(folder / "out")[-1]
+    cell = cell_of(row)
+    context = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(1, context, cells.prepare_worker) as pool:
+        again = pool.submit(cells.run, Grid(folder / "grid.yaml").cell_config(cell), cell.lag).result()
+    assert f"{again['return']:.6g}" == row["return"]
+    assert " ".join(f"{x:.4g}" for x in again["curve"]) == row["curve"]
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
@@ -121,6 +136,79 @@ def test_curve_and_late_mean():
     assert curve[1] == 1.0 and curve[2] == 3.0 and curve[23] == 5.0 and curve[24] == 9.0 and np.isnan(curve[5])
     assert cells._late_mean(frames, scores, 100) == 7.0
     assert cells._late_mean([5], [4.0], 100) == 4.0
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    """Two tasks, two settings, two seeds; every return written down. The scales are 0 to 10 and −1 to 1."""
+    import yaml
+
+    for task in ("catch", "cartpole"):
+        (tmp_path / f"{task}.yaml").write_text((LAB / f"{task}.yaml").read_text())
+    changes = dict(
+        tasks={"cartpole": {"scale": [0.0, 10.0]}, "catch": {"scale": [-1.0, 1.0]}}, schemes=["none", "vtrace"],
+        lags=[1], replay_fractions=[0.0], learning_rates=[1e-3, 3e-3, 1e-2], entropy_costs=[0.01], num_best=2, num_seeds=2,
+    )  # fmt: skip
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | changes))
+    grid = Grid(tmp_path / "grid.yaml")
+    sweeps = {("cartpole", "none"): [1, 5, 4], ("catch", "none"): [0, 0.2, -1],
+              ("cartpole", "vtrace"): [9, 8, 2], ("catch", "vtrace"): [1, 0, 0.5]}  # fmt: skip
+    # best setting first, seed 1 and 2 of each; the second "none" of cartpole diverged
+    finals = {("cartpole", "none"): [4, "diverged", 2, 2], ("catch", "none"): [0, 0, 0.5, 0.5],
+              ("cartpole", "vtrace"): [8, 10, 8, 10], ("catch", "vtrace"): [1, 1, 0, 0]}  # fmt: skip
+    table_rows, returns = [], {}
+
+    def add(cell, value):
+        status, number = ("done", value) if value != "diverged" else ("diverged", 7)
+        row = {name: str(x) for name, x in cell._asdict().items()}
+        row |= {"return": str(number), "status": status, "curve": " ".join(["1"] * cells.NUM_POINTS)}
+        returns[cell] = grid.score(cell, row)
+        table_rows.append(row)
+
+    for block in grid.blocks():
+        for cell, value in zip(grid.sweep(block), sweeps[block.task, block.scheme], strict=True):
+            add(cell, value)
+        for cell, value in zip(grid.finals(block, returns), finals[block.task, block.scheme], strict=True):
+            add(cell, value)
+    return grid, table_rows
+
+
+def test_scores_are_means_over_settings_seed_by_seed(by_hand):
+    grid, table_rows = by_hand
+    scores = report.Scores(grid, table_rows)
+    np.testing.assert_array_equal(scores.finals(Block("cartpole", "none", 0.0, 1)), [3, 1])  # (4+2)/2, (0+2)/2
+    np.testing.assert_array_equal(scores.finals(Block("catch", "vtrace", 0.0, 1)), [0.5, 0.5])
+    np.testing.assert_array_equal(scores.sweep(Block("catch", "none", 0.0, 1)), [0.2, 0, -1])
+    np.testing.assert_allclose(scores.matrix("none", 0.0, 1), [[0.3, 0.625], [0.1, 0.625]])
+    np.testing.assert_allclose(scores.matrix("vtrace", 0.0, 1), [[0.8, 0.75], [1.0, 0.75]])
+    assert report.Scores(grid, table_rows[:-1]).matrix("vtrace", 0.0, 1) is None
+
+
+def test_the_table_says_these_numbers(by_hand):
+    grid, table_rows = by_hand
+    table = report.table(report.Scores(grid, table_rows))
+    half = 12.706205 * 2**0.5 / 2**0.5  # t of one degree of freedom; standard deviation of (3, 1) is √2
+    assert f"| `none` | 2 ± {half:.2g}, 1 runs diverged | 0.25 ± 0 | 0.46" in table  # of .1, .3, .625, .625
+    assert "| `vtrace` | 9 ± 13 | 0.5 ± 0 |" in table
+    assert "P(`vtrace` > `none`) = 1.00 [1.00, 1.00]" in table
+    assert "| `none` | 4 (1 to 5) | 0 (-1 to 0.2) |" in table and "| `vtrace` | 8 (2 to 9) | 0.5 (0 to 1) |" in table
+
+
+def test_rows_that_are_not_of_the_grid_count_for_nothing(by_hand):
+    grid, table_rows = by_hand
+    final = next(row for row in table_rows if row["phase"] == FINAL)
+    others = [final | {"seed": "3", "return": "99"}, final | {"learning_rate": "0.5"}, final | {"task": "pong"},
+              final | {"learning_rate": "0.001"}]  # fmt: skip  # of cartpole's settings the two better ones go on
+    assert report.table(report.Scores(grid, table_rows + others)) == report.table(report.Scores(grid, table_rows))
+    assert len(report.Scores(grid, table_rows + others).rows(Block("cartpole", "none", 0.0, 1), SWEEP)) == 3
+
+
+def test_a_part_of_a_grid_has_a_report_too(by_hand, tmp_path):
+    grid, table_rows = by_hand
+    for count in (1, 4, 8, 20):
+        written = report.write(grid, table_rows[:count], tmp_path)
+        assert all(path.stat().st_size for path in written)
+    assert "| – | – |" in report.table(report.Scores(grid, table_rows[:4]))
 
 
 def test_intervals_by_hand():

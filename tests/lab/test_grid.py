@@ -67,8 +67,8 @@ def test_a_single_setting_needs_no_sweep(make):
 
 
 def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
-    grid = make(parameters={"vtrace": {"clip_rho": 2.0}})
-    cell = grid.sweep(Block("catch", "vtrace", 0.5, 2))[3]
+    grid = make(schemes=["none", "wide"], variants={"wide": {"correction": "vtrace", "clip_rho": 2.0}})
+    cell = grid.sweep(Block("catch", "wide", 0.5, 2))[3]
     config, base = grid.cell_config(cell), grid.cell_config(grid.sweep(Block("catch", "none", 0.0, 0))[0])
     assert (config.loss.correction, config.loss.clip_rho, config.replay.fraction) == ("vtrace", 2.0, 0.5)
     assert (config.learner.learning_rate, config.loss.entropy_cost, config.seed) == (3e-3, 0.1, 0)
@@ -76,8 +76,15 @@ def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
     assert changed == config and base.loss.clip_rho == 1.0
 
 
+def variant(**loss):
+    return dict(schemes=["other"], variants={"other": loss})
+
+
+NAN = float("nan")
+
+
 @pytest.mark.parametrize("changes, line", [
-    (dict(schemes=["vtrase"]), "did you mean vtrace?"),
+    (dict(schemes=["vtrase"]), "schemes: 'vtrase' is neither a correction nor a variant; did you mean vtrace?"),
     (dict(lags=[-1]), "lags.0: got -1; input should be greater than or equal to 0"),
     (dict(lags=[100_000]), "lags: 100000 updates; expected fewer than the 312 updates of a run on catch"),
     (dict(replay_fractions=[1.0]), "replay_fractions.0: got 1.0; input should be less than 1"),
@@ -87,12 +94,50 @@ def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
     (dict(learning_rates=[]), "learning_rates"),
     (dict(learning_rates=[-1.0]), "learning_rates.0: got -1.0; input should be greater than 0"),
     (dict(tasks={"pnog": {"scale": [0.0, 1.0]}}), "pnog.yaml: No such file or directory"),
-    (dict(parameters={"vtrace": {"clip_roh": 2.0}}), "loss.clip_roh: unknown key; did you mean loss.clip_rho?"),
-    (dict(parameters={"vtrace": {"clip_c": 2.0}}), "clip_c=2.0 > clip_rho=1.0"),
+    (dict(schemes=["vtrace", "vtrace"]), "schemes: vtrace is named twice; expected each once"),
+    (dict(lags=[1, 2, 1]), "lags: 1 is named twice"),
+    (dict(tasks={"catch": {"scale": [1.0, 1.0]}}), "expected the return that counts as 0, then a larger one"),
+    (dict(tasks={"catch": {"scale": [NAN, 1.0]}}), "tasks.catch.scale.0: got 'nan'; input should be a finite number"),
+    (variant(correction="vtrace", clip_roh=2.0), "loss.clip_roh: unknown key; did you mean loss.clip_rho?"),
+    (variant(correction="vtrace", clip_c=2.0), "clip_c=2.0 > clip_rho=1.0"),
+    (variant(correction="vtrase"), "did you mean vtrace?"),
+    (variant(clip_rho=2.0), "variants: 'other'; expected a name of its own that `schemes` lists, and its `correction`"),
+    (dict(variants={"unused": {"correction": "vtrace"}}), "variants: 'unused'; expected a name of its own"),
+    (dict(schemes=["vtrace"], variants={"vtrace": {"correction": "none"}}), "variants: 'vtrace'; expected a name of its own"),
 ])  # fmt: skip
 def test_refusals_name_the_reason(make, changes, line):
     lines = refused(make, **changes)
     assert any(line in written for written in lines), lines
+
+
+def test_a_digest_is_of_everything_that_a_cell_is_trained_with(make, tmp_path):
+    cell = Block("catch", "vtrace", 0.5, 2)
+    cells = make().sweep(cell)
+    digest = make().digest(cells[0])
+    assert len({digest, *(make().digest(c) for c in make().sweep(Block("catch", "vtrace", 0.5, 0)))}) == 5
+    assert make(num_seeds=1, schemes=["vtrace"]).digest(cells[0]) == digest  # not of its neighbours
+    assert make(tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 20_000}}).digest(cells[0]) != digest
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text().replace("[64, 64]", "[64, 65]"))
+    assert Grid(tmp_path / "grid.yaml").digest(cells[0]) != digest
+
+
+@pytest.mark.parametrize("row, score", [
+    (dict(status="done", **{"return": "0.5"}), 0.5),
+    (dict(status="diverged", **{"return": "0.5"}), -1.0),
+    (dict(status="done", **{"return": "nan"}), -1.0),
+])  # fmt: skip
+def test_a_run_that_diverged_counts_as_the_tasks_zero(make, row, score):
+    grid = make()
+    assert grid.score(next(grid.available({})), row) == score
+
+
+def test_which_cells_a_grid_can_have(make):
+    grid = make()
+    for cell in list(grid.available({})):
+        assert grid.has(cell)
+        for change in (dict(task="pong"), dict(lag=1), dict(seed=1), dict(learning_rate=0.5), dict(phase=FINAL)):
+            assert not grid.has(cell._replace(**change))
+        assert grid.has(cell._replace(phase=FINAL, seed=3)) and not grid.has(cell._replace(phase=FINAL, seed=4))
 
 
 def test_the_shipped_grids_are_valid_and_have_the_promised_size():

@@ -82,9 +82,10 @@ def test_bias_is_that_of_the_fixed_point():
     some = seen.mask_t > 0
     unbiased = corrections.per_decision_is(**exact).target_tm1.numpy()[some] - exact["v_tm1"][some]
     biased = corrections.none(**exact).target_tm1.numpy()[some] - exact["v_tm1"][some]
-    error = unbiased.std() / np.sqrt(some.sum() / 20)  # targets of one unroll are not independent
-    assert abs(unbiased.mean()) < 5 * error, "V^π is the fixed point of importance sampling"
-    assert biased.mean() < -5 * error, "the old policy gets less"
+    num_independent = some.sum() / 20  # targets of one unroll are not
+    unbiased_error, biased_error = unbiased.std() / num_independent**0.5, biased.std() / num_independent**0.5
+    assert abs(unbiased.mean()) < 5 * unbiased_error, "V^π is the fixed point of importance sampling"
+    assert biased.mean() < -5 * biased_error, "the old policy gets less"
     rows = offline.compare(network, batch, config, lag=60, reference=reference, truth=truth)
     assert {row.scheme for row in rows} == set(corrections.SCHEMES)
 

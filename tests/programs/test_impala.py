@@ -70,6 +70,23 @@ def test_tensorboard_has_the_same_numbers(finished):
     assert written == [pytest.approx(pair, rel=1e-4) for pair in in_csv]
 
 
+def test_trains_on_replayed_chunks_too(tmp_path):
+    """Half of each batch from the uniform table that the same writer fills; CLEAR's terms ask which half."""
+    folder = tmp_path / "catch"
+    result = run(
+        *CATCH, "--run", folder, "--replay.fraction", 0.5, "--replay.size", 500, "--loss.correction", "clear",
+        "--total-frames", 80_000, "--target-return", 2,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    last = rows(folder)[-1]
+    # of the 8 chunks of a batch 4 are fresh, and those alone are counted: nine tenths of 80 steps
+    assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 80 * 0.9, rel=0.03)
+    # Chunks are drawn from the newest 500, which are 125 updates' worth: 60 updates older on average than fresh ones
+    assert 30 < float(last["replay_lag_mean"]) - float(last["lag_mean"]) < 125
+    assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == 0
+    assert float(last["return_mean"]) > 0
+
+
 def test_evaluate_and_plot(finished):
     folder, _, _ = finished
     result = run("evaluate", folder, "--episodes", 20, "--greedy")
