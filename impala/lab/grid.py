@@ -6,6 +6,7 @@ then run with seeds of their own, and those are what counts.
 
 import hashlib
 import itertools
+import json
 import math
 import typing
 from collections import Counter
@@ -215,9 +216,9 @@ class Grid:
         return config_lib.build(data, overrides)
 
     def digest(self, cell: Cell) -> str:
-        """Returns a digest of all that a cell is trained with: equal digests, equal runs."""
-        settings = f"lag: {cell.lag}\n{config_lib.dump(self.cell_config(cell))}"
-        return hashlib.sha256(settings.encode()).hexdigest()[:12]
+        """Returns a digest of what a cell is trained with, where it is not the default: a key of a later day is none."""
+        settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:
         """Returns what a row counts as: its return, or the task's 0 where the run diverged or finished no episode."""
