@@ -76,22 +76,13 @@ def train(arguments: list[str]) -> int:
     config = config_lib.load(path, overrides) if path else config_lib.build({}, overrides)
     folder = Path(str(folder)) if folder else Path("runs") / (Path(path).stem if path else "run")
 
-    from impala import environments
     from impala.launching import runs as runs_lib
+    from impala.programs import compose
 
-    problems = [line for line in [environments.check_name(config.environment.name)] if line]
+    spec = compose.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _has_gpu():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
-        problems.append(f"{key}: got True; expected false on a machine without a GPU, where it is slower")
-    if problems:
-        raise config_lib.ConfigError(problems)
-    try:
-        spec = environments.make(config.environment.name, num_environments=1, protocol=config.environment.protocol).spec
-    except Exception as error:
-        raise config_lib.ConfigError(
-            [f"environment.name: {config.environment.name!r} cannot be made: {error}"]
-        ) from None
-    _check_torso(config, spec)
+        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
         return _launch(config, spec, run, profile=profile, threads=threads, started=started)
@@ -99,22 +90,8 @@ def train(arguments: list[str]) -> int:
         run.close()
 
 
-def _check_torso(config: config_lib.Config, spec) -> None:
-    torso, shape = config.network.torso, spec.observation.shape
-    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
-    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
-    fits = {"mlp": True, "minatar": is_board}.get(torso, is_frame)
-    if not fits:
-        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
-        raise config_lib.ConfigError([
-            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
-            f"expected {expected}"
-        ])  # fmt: skip
-
-
 def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
-    from impala.monitoring import dashboard
     from impala.programs import impala as impala_program
     from impala.programs.run import Run
     from impala.types import chunk_spec, num_bytes
@@ -132,10 +109,21 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
     )
     handle = program.groups["learner"][0].create_handle()
     handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
-    processes = local.launch_threads(program) if threads else local.launch(program, run.path)
-    learner = handle.dereference()
+    with local.Interrupts() as interrupts:
+        processes = local.launch_threads(program) if threads else local.launch(program, run.path)
+        try:
+            status = _watch(processes, interrupts, handle.dereference(), config, run.path.name)
+        finally:
+            processes.kill()
+    _print_last_row(run.path)
+    return status
 
-    with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
+
+def _watch(processes, interrupts, learner, config, name: str) -> int:
+    from impala.launching import local
+    from impala.monitoring import dashboard
+
+    with dashboard.Dashboard(name, total_frames=config.total_frames) as screen:
         said: list[bool] = []
 
         def on_tick():
@@ -146,15 +134,13 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
             disk_bound_mb = row.pop("disk_bound_mb")
             if not said:
                 screen.say(
-                    f"the run takes at most {disk_bound_mb:.0f} MB of disk, {config.num_checkpoints} checkpoints and "
-                    "thinned metrics included; logs come on top"
+                    f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
+                    "disk; TensorBoard's events and logs come on top"
                 )
                 said.append(True)
             screen.update(row)
 
-        status = local.supervise(processes, on_tick, screen.say)
-    _print_last_row(run.path)
-    return status
+        return local.supervise(processes, interrupts, on_tick, screen.say)
 
 
 def _print_last_row(folder: Path) -> None:
@@ -168,7 +154,8 @@ def _print_last_row(folder: Path) -> None:
 
 
 def _has_gpu() -> bool:
-    return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:

@@ -12,14 +12,44 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from impala.launching import rpc
-from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, GRACE_SECONDS
+from impala.launching.processes import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TRY_AGAIN,
+    EXIT_USAGE,
+    GRACE_SECONDS,
+    NODE_VARIABLE,
+)
 
 _TICK_SECONDS = 0.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
 _STOP_ORDER = ("actor", "learner", "table")  # the learner's last checkpoint before the table goes
+
+
+class Interrupts:
+    """Counts the signals that ask for an end, from entering to leaving; `launch` and `supervise` lie between.
+
+    A program that is half launched cannot be ended in order, so nothing is raised: whoever can act asks `count`.
+    """
+
+    def __init__(self):
+        self.count = 0
+
+    def __enter__(self):
+        ours = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup
+        self._previous = {number: signal.signal(number, self._on_signal) for number in ours}
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, *_):
+        self.count += 1
 
 
 class Processes:
@@ -27,9 +57,6 @@ class Processes:
 
     def __init__(self, by_name: dict[str, subprocess.Popen], logs: Path):
         self.by_name, self._logs = by_name, logs
-
-    def pids(self) -> dict[str, int]:
-        return {name: process.pid for name, process in self.by_name.items()}
 
     def log(self, name: str) -> Path:
         return self._logs / name
@@ -48,25 +75,30 @@ class Processes:
                     process.terminate()
             deadline = time.monotonic() + GRACE_SECONDS + 5.0
             while any(process.poll() is None for process in members):
-                if should_kill() or time.monotonic() > deadline:
-                    self.kill()
-                    return
+                if should_kill():
+                    return self.kill()
+                if time.monotonic() > deadline:  # these only: the learner after them still has a checkpoint to write
+                    _kill(members)
                 time.sleep(0.05)
 
     def kill(self) -> None:
         """Ends every process at once."""
-        for process in self.by_name.values():
-            if process.poll() is None:
-                process.kill()
-        for process in self.by_name.values():
-            process.wait()
+        _kill(self.by_name.values())
+
+
+def _kill(processes: Iterable[subprocess.Popen]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    for process in processes:
+        process.wait()
 
 
 def launch(program, folder: Path) -> Processes:
     """Launches `program` in processes whose output goes to `folder/logs`.
 
-    Nodes but the learner see no GPU. The children start with SIGINT and SIGTERM blocked, until `processes.prepare` has
-    installed what handles them, so that a Ctrl-C during their imports is kept for later.
+    Nodes but the learner see no GPU. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
+    `processes.prepare` has installed what handles them, so that a Ctrl-C during their imports is kept for later.
     """
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -83,21 +115,18 @@ def launch(program, folder: Path) -> Processes:
     for log in logs.glob("*/*"):
         if log.is_file() and log.suffix != ".previous":
             log.replace(log.with_suffix(".previous"))
-    common = {"IMPALA_NODE_PROCESS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
+    common = {NODE_VARIABLE: str(os.getpid()), "TF_CPP_MIN_LOG_LEVEL": "2", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
     resources = {
         label: PythonProcess(env=common if label == "learner" else common | {"CUDA_VISIBLE_DEVICES": ""})
         for label in program.groups
     }
-    ours = [signal.SIGINT, signal.SIGTERM]
-    handlers = {number: signal.getsignal(number) for number in [*ours, signal.SIGQUIT, signal.SIGALRM]}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    _keep_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             manager = lp.launch(program, "local_mp", local_resources=resources, terminal="output_to_files")
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     atexit.unregister(manager.wait)  # it would raise at exit for a node that failed
     by_name = {
         f"{label}/{index}": process
@@ -112,7 +141,7 @@ def launch(program, folder: Path) -> Processes:
 
 
 class Threads:
-    """The nodes of a program as threads of this process; the same members as `Processes`, but nothing can be killed."""
+    """The nodes of a program as threads of this process; as `Processes`, but none can be killed and none has a log."""
 
     def __init__(self, manager):
         self._manager = manager
@@ -141,8 +170,17 @@ def launch_threads(program) -> Threads:
     """Launches `program` in threads of this process, to be debugged; slower, since they share the interpreter."""
     import launchpad as lp
 
+    _keep_signals()
     manager = lp.launch(program, "local_mt")
     return Threads(manager)
+
+
+def _keep_signals() -> None:
+    """Lets Launchpad believe that its handlers are installed: they would end all nodes at once, the launcher too."""
+    from launchpad.launch import worker_manager
+
+    numbers = [signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGALRM, signal.SIGUSR1]
+    worker_manager._SIGNAL_HANDLERS = {number: set() for number in numbers}
 
 
 def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
@@ -152,57 +190,57 @@ def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
     return workers
 
 
-def supervise(processes: Processes, on_tick: Callable[[], None], say: Callable[[str], None] = print) -> int:
+def supervise(
+    processes: Processes | Threads, interrupts: Interrupts, on_tick: Callable[[], None], say: Callable[[str], None]
+) -> int:
     """Watches until the learner is done, a node fails or the user interrupts; ends the rest; returns the exit status.
 
     Args:
       processes: of a launched program.
+      interrupts: entered before the launch.
       on_tick: called twice a second.
       say: tells the user something.
     """
-    interrupts: list[int] = []
-
-    def on_interrupt(number, _):
-        interrupts.append(number)
-
-    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not interrupts:
+        while not interrupts.count:
             ended = processes.ended()
             if ended:
                 break
             on_tick()
             time.sleep(_TICK_SECONDS)
         status = _end(processes, interrupts, say)
-        if not interrupts or len(interrupts) == 1:
+        if interrupts.count <= 1:
             on_tick()
         return status
+    except BaseException:  # the dashboard cannot write any more, say (rich exits): no reason to lose what was learned
+        processes.stop(should_kill=lambda: interrupts.count > 1)
+        raise
     finally:
         processes.kill()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
-def _end(processes: Processes, interrupts: list[int], say: Callable[[str], None]) -> int:
-    if interrupts:
+def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[str], None]) -> int:
+    was_interrupted = interrupts.count > 0
+    if was_interrupted:
         say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
-    time.sleep(
-        0 if interrupts else _TICK_SECONDS
-    )  # a first failure may have others in its wake; let the statuses arrive
-    failed = {} if interrupts else {name: status for name, status in processes.ended().items() if status != 0}
+    else:
+        time.sleep(_TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
+    failed = {} if was_interrupted else {name: status for name, status in processes.ended().items() if status != 0}
     done = processes.ended().get("learner/0") == 0
-    processes.stop(should_kill=lambda: len(interrupts) > 1)
-    if len(interrupts) > 1:
+    processes.stop(should_kill=lambda: interrupts.count > 1)
+    if interrupts.count > 1:
         return EXIT_INTERRUPTED
-    if done or (interrupts and processes.ended().get("learner/0") == 0):
+    if done or (was_interrupted and processes.ended().get("learner/0") == 0):
         return 0
-    if not failed:
-        failed = {name: status for name, status in processes.ended().items() if status != 0} or processes.ended()
-    return _report(processes, failed)
+    return _report(processes, failed or processes.ended())
 
 
-def _report(processes: Processes, failed: dict[str, int]) -> int:
-    """Prints what the first failing node said last and returns the run's exit status."""
+def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
+    """Prints what a node that failed said last, the learner before others, and returns the run's exit status."""
+    failed = {name: status for name, status in ended.items() if status != 0} or ended
+    if not failed or isinstance(processes, Threads):
+        print("the nodes did not stop in time; the run's last checkpoint may be missing", file=sys.stderr)
+        return EXIT_FAILED
     name = min(failed, key=lambda n: (n != "learner/0", n))
     status = failed[name]
     lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()

@@ -11,6 +11,7 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
@@ -21,7 +22,7 @@ class UsageError(RuntimeError):
 
 def refuse(message: str) -> None:
     """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises."""
-    if os.environ.get("IMPALA_NODE_PROCESS"):
+    if os.environ.get(NODE_VARIABLE):
         print(message, file=sys.stderr, flush=True)
         finish(EXIT_USAGE)
     raise UsageError(message)
@@ -30,18 +31,20 @@ def refuse(message: str) -> None:
 def prepare(role: str, index: int = 0) -> threading.Event:
     """Prepares the process of a node and returns the event that asks it to stop.
 
-    SIGINT is ignored, since a terminal sends it to every process and the launcher alone decides the order of the end.
+    SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
     SIGTERM sets the event; if the process still runs `GRACE_SECONDS` later, it ends itself with status 75. The process
     is named after its role and ends when its launcher dies. In a thread (tests, `local_mt`) only the event is returned.
     """
     import launchpad as lp
 
     stop = lp.stop_event()
-    if threading.current_thread() is not threading.main_thread() or not os.environ.get("IMPALA_NODE_PROCESS"):
+    if threading.current_thread() is not threading.main_thread() or not os.environ.get(NODE_VARIABLE):
         return stop
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, f"{role}/{index}".encode()[:15], 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(os.environ[NODE_VARIABLE]):
+        finish(EXIT_TRY_AGAIN)  # the launcher died before it could be noticed
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -58,8 +61,9 @@ def restore_signals(stop: threading.Event) -> None:
             threading.Thread(target=_end_after_grace, daemon=True).start()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, on_sigterm)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # `local.launch` blocked them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])  # `local` blocked them
 
 
 def check_port_is_free(port: int) -> None:
@@ -80,7 +84,7 @@ def _end_after_grace() -> None:
 
 def finish(status: int = 0) -> None:
     """Ends the process of a node at once, past threads of Reverb and gRPC that sit in calls that never return."""
-    if os.environ.get("IMPALA_NODE_PROCESS"):
+    if os.environ.get(NODE_VARIABLE):
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

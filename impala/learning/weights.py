@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent import futures
 
 import numpy as np
 
@@ -57,13 +58,17 @@ class Fetcher:
     """Asks for new weights one unroll ahead, so that the actor does not wait for the network.
 
     Args:
-      request: newer_than → future of (version, arrays); the RPC.
+      request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
       assign: puts `Weights` into the actor's network.
-      timeout_seconds: for one answer.
+      should_stop: asked while it waits for an answer.
     """
 
-    def __init__(self, request: Callable, assign: Callable[[Weights], None], *, timeout_seconds: float = 30.0):
-        self._request, self._assign, self._timeout = request, assign, timeout_seconds
+    _SLICE_SECONDS = 0.2
+
+    def __init__(
+        self, request: Callable, assign: Callable[[Weights], None], *, should_stop: Callable[[], bool] = lambda: False
+    ):
+        self._request, self._assign, self._should_stop = request, assign, should_stop
         self._pending = None
         self.version = -1
 
@@ -73,10 +78,13 @@ class Fetcher:
             self._pending = self._request(self.version)
 
     def sync(self) -> int:
-        """Brings the network up to date and returns its version; an unanswered request is waited for."""
+        """Brings the network up to date and returns its version; an answer is waited for, unless it is time to stop."""
         self.prefetch()
         pending, self._pending = self._pending, None
-        version, arrays = pending.result(self._timeout)
+        while not futures.wait([pending], self._SLICE_SECONDS).done:
+            if self._should_stop():  # the learner may be gone already
+                return self.version
+        version, arrays = pending.result()
         if arrays:
             self._assign(Weights(version, arrays))
             self.version = version

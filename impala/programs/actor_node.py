@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from impala.config import Config
-from impala.programs.compose import make_network
+from impala.programs.compose import make_environment, make_network
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, Episode, Origin
 
@@ -25,7 +25,6 @@ class ActorNode:
         from impala.learning import learners, weights
 
         self._stop = processes.prepare("actor", index)
-        processes.hide_gpus()
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._run, self._index = config, spec, run, index
         self._learner = learner
@@ -33,12 +32,12 @@ class ActorNode:
         self._network = make_network(config, spec)
         variables = list(self._network.trainable_variables)
         self._fetcher = weights.Fetcher(
-            learner.futures.get_weights, lambda w: learners.assign_weights(variables, w)
+            learner.futures.get_weights, lambda w: learners.assign_weights(variables, w),
+            should_stop=self._stop.is_set,
         )
         self._lanes = self._make_lanes(table)
 
     def _make_lanes(self, table) -> list:
-        from impala import environments
         from impala.acting import actors, chunks, policies
         from impala.replay import tables
 
@@ -51,11 +50,7 @@ class ActorNode:
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)
             lanes.append(actors.Actor(
-                environments.make(
-                    self._config.environment.name, num_environments=num_each,
-                    protocol=self._config.environment.protocol,
-                    num_threads=max(1, actor.num_environment_threads // actor.num_lanes),
-                ),
+                make_environment(self._config, num_each, max(1, actor.num_environment_threads // actor.num_lanes)),
                 policies.Policy(logits, self._spec, num_each, seed=self._seed(lane)),
                 chunks.UnrollWriter(self._spec, num_each, unroll_length=length, origin=origin, sink=self._sink),
                 # The lanes share one network: the first brings it up to date for all of them.
@@ -82,7 +77,7 @@ class ActorNode:
             report.add(episodes)
             if count % (num_lanes * (length + 1)) == num_lanes * length:  # the unrolls' last step has begun
                 self._fetcher.prefetch()
-            if report.due():
+            if report.is_due():
                 report.send(self._shares())
         processes.finish()
 
@@ -98,22 +93,20 @@ class _Reporter:
     def __init__(self, learner, index: int, period_seconds: float):
         self._learner, self._index, self._period = learner, index, period_seconds
         self._waiting: list[Episode] = []
-        self._sent: list[Episode] = []
-        self._future, self._number, self._due = None, 0, time.monotonic() + period_seconds
+        self._sent: list[Episode] | None = None  # not acknowledged
+        self._future, self._number, self._due = None, -1, time.monotonic() + period_seconds
 
     def add(self, episodes: list[Episode]) -> None:
         self._waiting += episodes
 
-    def due(self) -> bool:
-        return time.monotonic() > self._due
+    def is_due(self) -> bool:
+        return time.monotonic() > self._due and (self._future is None or self._future.done())
 
     def send(self, shares: dict[str, float]) -> None:
         self._due = time.monotonic() + self._period
-        if self._future is not None:
-            if not self._future.done():
-                return
-            if self._future.exception() is None:
-                self._sent, self._number = [], self._number + 1
-        self._sent, self._waiting = self._sent + self._waiting, []
+        if self._future is not None and self._future.exception() is None:
+            self._sent = None
+        if self._sent is None:  # else the same again under the same number: it may have come through after all
+            self._sent, self._waiting, self._number = self._waiting, [], self._number + 1
         episodes = [tuple(episode) for episode in self._sent]
         self._future = self._learner.futures.report(self._index, self._number, shares, episodes)

@@ -24,7 +24,7 @@ from impala.programs.learner_node import LearnerNode
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, chunk_spec
 
-_RPC_SECONDS = 30.0
+_RPC_SECONDS = 300.0  # the first update may be compiled for minutes; whoever waits hears the stop signal
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

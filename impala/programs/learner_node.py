@@ -22,13 +22,14 @@ class LearnerNode:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
+        from impala.launching import processes
+
+        self._stop = processes.prepare("learner")  # before the seconds that the imports take
         import tensorflow as tf
 
-        from impala.launching import processes
         from impala.learning import checkpoints, weights
         from impala.monitoring import metrics
 
-        self._stop = processes.prepare("learner")
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
         self._device = processes.learner_device()
         self._config, self._spec, self._run, self._table = config, spec, run, table
@@ -201,13 +202,20 @@ class _Recorder:
     """Keeps the first chunks of a run as .npz files."""
 
     def __init__(self, folder: Path, num_chunks: int):
-        self._folder, self._num_chunks, self._count = folder, num_chunks, 0
+        self._folder, self._num_chunks = folder, num_chunks
         folder.mkdir(exist_ok=True)
+        self._count = len(list(folder.glob("*.npz")))  # a resumed run goes on where it was
 
     def __call__(self, chunk: Chunk) -> None:
-        if self._count < self._num_chunks:
-            arrays = {
-                name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)
-            }
-            np.savez_compressed(self._folder / f"{self._count:06d}.npz", **arrays)
+        if self._count >= self._num_chunks:
+            return
+        arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
+        path = self._folder / f"{self._count:06d}.npz"
+        try:
+            with path.with_suffix(".tmp").open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            path.with_suffix(".tmp").replace(path)
             self._count += 1
+        except OSError as error:
+            logging.error("no more chunks are recorded after %d: %s", self._count, error)
+            self._num_chunks = 0

@@ -16,7 +16,7 @@ def run_node(code, **environment):
     """Runs `code` as the process of a node does."""
     return subprocess.Popen(
         [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"IMPALA_NODE_PROCESS": "1"} | environment,
+        env=os.environ | {"IMPALA_NODE_PROCESS": str(os.getpid())} | environment,
     )  # fmt: skip
 
 

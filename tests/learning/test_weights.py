@@ -251,9 +251,19 @@ def test_a_failed_request_is_the_actors_error():
         fetcher.sync()
 
 
-def test_an_answer_that_does_not_come_is_an_error_after_the_time_limit():
-    with pytest.raises(concurrent.futures.TimeoutError):
-        Wire().fetcher(timeout_seconds=0.1).sync()
+def test_waiting_for_an_answer_hears_the_stop_signal():
+    stop, wire = threading.Event(), Wire()
+    threading.Timer(0.3, stop.set).start()
+    started = time.monotonic()
+    assert wire.fetcher(should_stop=stop.is_set).sync() == -1 and not wire.assigned
+    assert 0.3 <= time.monotonic() - started < 2.0
+
+
+def test_the_error_of_an_answer_is_raised():
+    failed = concurrent.futures.Future()
+    failed.set_exception(TimeoutError("the RPC's own deadline"))
+    with pytest.raises(TimeoutError, match="own deadline"):
+        Fetcher(lambda newer_than: failed, lambda weights: None).sync()
 
 
 def test_fetcher_and_publisher_together():

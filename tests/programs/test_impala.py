@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 
+import psutil
 import pytest
 
 from impala.learning import checkpoints
@@ -159,6 +160,43 @@ def test_ctrl_c_while_it_starts(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert survivors(process) == []
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 3.0])
+def test_ctrl_c_at_any_time_leaves_nothing_running(tmp_path, seconds):
+    """Before, during and after the launch: the folder is free again and no node trains unattended."""
+    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    time.sleep(seconds)
+    press_ctrl_c(process)
+    assert process.wait(60) in (0, 130)
+    assert not survivors(process)
+
+
+def test_a_killed_launcher_takes_its_nodes_along_however_young_they_are(tmp_path):
+    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    wait_for(lambda: len(psutil.Process(process.pid).children()) >= 3, 30, "three nodes")
+    process.kill()
+    process.wait()
+    wait_for(lambda: not survivors(process), 60, "the end of the nodes")
+
+
+def test_a_terminal_that_goes_away_costs_no_checkpoint(tmp_path):
+    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "training")
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.wait(60) == 0
+    last = rows(tmp_path / "run")[-1]
+    assert checkpoints.read_state(tmp_path / "run" / "checkpoints")["updates"] == int(last["updates"])
+
+
+def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
+    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    wait_for(lambda: is_training(tmp_path / "run"), 60, "training")
+    process.stdout.close()
+    process.wait(90)
+    last = rows(tmp_path / "run")[-1]
+    assert checkpoints.read_state(tmp_path / "run" / "checkpoints")["updates"] >= int(last["updates"]) > 0
+    assert not survivors(process)
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
