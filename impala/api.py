@@ -6,14 +6,16 @@ print(agent.evaluate(episodes=10))
 """
 
 import collections
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from impala import config as config_lib
-from impala import environments, evaluation, lockstep
+from impala import evaluation, lockstep
 from impala.learning import checkpoints
+from impala.programs import compose
 
 # Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
 _VECTORS = {
@@ -49,12 +51,11 @@ class Impala:
     """
 
     def __init__(self, environment: str, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
-        problem = environments.check_name(environment)
-        if problem:
-            raise config_lib.ConfigError([problem])
         defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
-        self._begin(config_lib.build({}, defaults | chosen | (overrides or {})), lag)
+        config = config_lib.build({}, defaults | chosen | (overrides or {}))
+        compose.check(config)
+        self._begin(config, lag)
 
     def _begin(self, config: config_lib.Config, lag: int) -> None:
         self.config, self._lag = config, lag
@@ -88,13 +89,20 @@ class Impala:
         return Evaluation(*evaluation.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
-        """Writes configuration, weights and optimizer into the folder `path` and returns it."""
+        """Writes configuration, weights and optimizer into the folder `path`, over an agent there; returns `path`."""
         path = Path(path)
-        path.mkdir(parents=True, exist_ok=True)
-        self._checkpoints(path).save(
-            self._lockstep.learner.num_updates, dict(frames=self._lockstep.frames, lag=self._lag)
-        )
-        (path / "config.yaml").write_text(config_lib.dump(self.config))
+        new = path.with_name(path.name + ".new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        state = dict(frames=self._lockstep.frames, lag=self._lag)
+        self._checkpoints(new).save(self._lockstep.learner.num_updates, state)
+        (new / "config.yaml").write_text(config_lib.dump(self.config))
+        path.mkdir(exist_ok=True)
+        for entry in new.iterdir():  # whatever else the folder holds stays
+            if (path / entry.name).is_dir():
+                shutil.rmtree(path / entry.name)
+            entry.replace(path / entry.name)
+        new.rmdir()
         return path
 
     @classmethod

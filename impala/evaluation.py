@@ -30,13 +30,11 @@ def play(network, config: config_lib.Config, *, num_episodes: int, greedy: bool,
 
     Each of up to 16 environments plays the same number of episodes, so that short ones are not favoured.
     """
-    from impala import environments
     from impala.acting import policies
+    from impala.programs.compose import make_environment
 
     num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
-    environment = environments.make(
-        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol, num_threads=2
-    )
+    environment = make_environment(config, num_environments, num_threads=2)
     policy = policies.Policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy
     )
@@ -55,13 +53,10 @@ def play(network, config: config_lib.Config, *, num_episodes: int, greedy: bool,
 
 def load_network(folder: Path, config: config_lib.Config):
     """Builds the run's network and restores its newest sound checkpoint; returns (network, state)."""
-    from impala import environments
     from impala.learning import checkpoints
-    from impala.programs.compose import make_learner, make_network
+    from impala.programs.compose import check, make_learner, make_network
 
-    environment = environments.make(config.environment.name, num_environments=1, protocol=config.environment.protocol)
-    network = make_network(config, environment.spec)
-    environment.close()
+    network = make_network(config, check(config))
     learner = make_learner(config, network)
     state = checkpoints.Checkpoints(
         folder / "checkpoints", num_kept=config.num_checkpoints, network=network, optimizer=learner.optimizer

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala import environments
 from impala.acting import actors, chunks, policies
 from impala.config import Config
 from impala.learning import learners
-from impala.programs.compose import make_learner, make_network, make_schedules
+from impala.programs.compose import make_environment, make_learner, make_network, make_schedules
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin
 
@@ -47,9 +46,7 @@ class Lockstep:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
         self._config, self._lag = config, lag
         num_environments = config.num_fresh
-        self.environment = environment or environments.make(
-            config.environment.name, num_environments=num_environments, protocol=config.environment.protocol
-        )
+        self.environment = environment or make_environment(config, num_environments)
         spec = self.environment.spec
         self.network = make_network(config, spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.

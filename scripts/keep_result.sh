@@ -6,5 +6,5 @@ mkdir -p "$topic"
 for file in metrics.csv config.yaml versions.txt command.txt evaluations.csv launches.json; do
   if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
 done
-sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt"
+sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt" "$topic/launches.json"
 .venv/bin/impala plot "$run" --output "$topic/curves.png"

@@ -22,6 +22,7 @@ BASE = {"types", "returns"}
 MAY_IMPORT = {
     "types": set(),
     "returns": set(),
+    "provenance": set(),
     "config": set(),
     "corrections": {"types", "returns"},
     "losses": {"types", "corrections"},
@@ -33,13 +34,13 @@ MAY_IMPORT = {
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
-    "launching": {"config"},
+    "launching": {"config", "provenance"},
     "programs": {*BASE, *STATIONS, "config", "launching"},
     # `programs.compose` alone: what configures a learner is written once.
     "lockstep": {*BASE, *STATIONS, "config", "programs"},
     "evaluation": {*BASE, *STATIONS, "config", "programs"},
-    "api": {*BASE, *STATIONS, "config", "lockstep", "evaluation"},
-    "lab": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
+    "api": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
+    "lab": {*BASE, *STATIONS, "config", "provenance", "programs", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
     "cli": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation", "api", "lab", "bench", "launching"},
@@ -51,6 +52,8 @@ ONLY = {
     ("monitoring", "config"): {"ConfigError"},
     ("lockstep", "programs"): {"programs.compose"},
     ("evaluation", "programs"): {"programs.compose"},
+    ("api", "programs"): {"programs.compose"},
+    ("lab", "programs"): {"programs.compose"},
     ("bench", "programs"): {"programs.compose"},
     ("bench", "launching"): {"launching.processes"},
 }

@@ -150,12 +150,9 @@ def _random_unroll(config: config_lib.Config) -> list:
 
 def make_environment(config: config_lib.Config, num_environments: int):
     """Makes the configured environments with a thread a core."""
-    from impala import environments
+    from impala.programs import compose
 
-    return environments.make(
-        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol,
-        num_threads=len(os.sched_getaffinity(0)),
-    )  # fmt: skip
+    return compose.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
 
 
 def random_batch(config: config_lib.Config, spec):

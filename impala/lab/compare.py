@@ -6,20 +6,18 @@ one ended, killed or not.
 
 import concurrent.futures
 import csv
-import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
-import platform
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from impala import config as config_lib
+from impala import provenance
 from impala.lab import cells
 from impala.lab.grid import Cell, Grid, cell_of
 
@@ -87,27 +85,10 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def _provenance() -> dict[str, str]:
-    names = [name for name in _PACKAGES if importlib.util.find_spec(name)]
-    versions = " ".join(f"{name}={importlib.metadata.version(name)}" for name in names)
+    versions = " ".join(f"{name}={version}" for name, version in provenance.versions(_PACKAGES).items())
     return dict(
-        commit=_commit(), versions=f"python={platform.python_version()} {versions}",
-        machine=f"{platform.machine()} {len(os.sched_getaffinity(0))} cores", date=time.strftime("%Y-%m-%d"),
-    )  # fmt: skip
-
-
-def _commit() -> str:
-    """Returns the commit, "-dirty" where package or configurations differ from it; the results themselves may."""
-    package = Path(__file__).parents[1]
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--", "impala", "configs")
-        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        commit=provenance.commit(), versions=versions, machine=provenance.machine(), date=time.strftime("%Y-%m-%d")
+    )
 
 
 def run(

@@ -139,20 +139,15 @@ class Grid:
         yield from map(Block._make, itertools.product(grid.tasks, grid.schemes, grid.replay_fractions, grid.lags))
 
     def _errors(self, block: Block) -> list[str]:
-        from impala import environments
+        from impala.programs import compose
 
         settings = itertools.product(self.config.learning_rates[:1], self.config.entropy_costs[:1])
         try:
             config = self.cell_config(Cell(SWEEP, *block, *next(settings), 0))
+            spec = compose.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
-        if problem := environments.check_name(config.environment.name):
-            return [f"{block.task}: {problem}"]
-        environment = environments.make(
-            config.environment.name, num_environments=1, protocol=config.environment.protocol
-        )
-        num_updates = config.total_frames // (environment.spec.frames_per_step * config.steps_per_update)
-        environment.close()
+        num_updates = config.total_frames // (spec.frames_per_step * config.steps_per_update)
         if block.lag >= num_updates:
             return [
                 f"lags: {block.lag} updates; expected fewer than the {num_updates} updates of a run on {block.task}"
@@ -216,7 +211,7 @@ class Grid:
         return config_lib.build(data, overrides)
 
     def digest(self, cell: Cell) -> str:
-        """Returns a digest of what a cell is trained with, where it is not the default: a key of a later day is none."""
+        """Returns a digest of what a cell is trained with, defaults left out: a key added later changes none."""
         settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala import corrections, environments
+from impala import corrections
 from impala.acting import actors, chunks, policies
 from impala.config import Config, ConfigError
 from impala.environments import river_swim
 from impala.learning import learners
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING
-from impala.programs.compose import make_network
+from impala.programs.compose import make_environment, make_network
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Weights
 
@@ -58,9 +58,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     The environments are played for a while first, so that chunks begin anywhere in an episode.
     """
     num_environments = min(num_chunks, 64)
-    environment = environments.make(
-        config.environment.name, num_environments=num_environments, protocol=config.environment.protocol
-    )
+    environment = make_environment(config, num_environments)
     network = make_network(config, environment.spec)
     learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []

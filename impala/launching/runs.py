@@ -5,13 +5,12 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
 from impala import config as config_lib
+from impala import provenance
 
 _PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
@@ -31,6 +30,7 @@ class RunFolder:
     def __init__(self, path: str | Path, config: config_lib.Config, *, restart: bool = False):
         self.path = Path(path).resolve()
         if restart and self.path.exists():
+            self._refuse_others()
             self._lock_or_refuse().close()
             self.path.rename(self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
         try:
@@ -62,15 +62,21 @@ class RunFolder:
         lock.flush()
         return lock
 
+    def _refuse_others(self) -> None:
+        """Refuses a folder that holds something and no run."""
+        if not self.path.is_dir() or (self.path / "config.yaml").exists():
+            return
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name != "lock")
+        if others:
+            raise config_lib.ConfigError(
+                [f"--run {self.path}: holds {others[0]!r} but no run; expected an empty folder or a run's"]
+            )
+
     def _check_contents(self, config) -> bool:
         saved = self.path / "config.yaml"
         checkpoints = self.path / "checkpoints"
+        self._refuse_others()
         if not saved.exists():
-            others = sorted(entry.name for entry in self.path.iterdir() if entry.name != "lock")
-            if others:
-                raise config_lib.ConfigError(
-                    [f"--run {self.path}: holds {others[0]!r} but no run; expected an empty folder or a run's"]
-                )
             return False
         if not checkpoints.is_dir() or not any(checkpoints.iterdir()):
             return False
@@ -95,12 +101,13 @@ class RunFolder:
             temporary.replace(self.path / name)
 
     def next_incarnation(self) -> int:
-        """Counts the launches of this run."""
+        """Counts the launches of this run, and keeps what each was made with."""
         path = self.path / "launches.json"
         launches = json.loads(path.read_text()) if path.exists() else []
-        launches.append(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        launches.append({"time": now, "command": shlex.join(sys.argv), "commit": provenance.commit()})
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(launches))
+        temporary.write_text(json.dumps(launches, indent=1))
         temporary.replace(path)
         return len(launches)
 
@@ -121,28 +128,8 @@ def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[s
 
 def versions() -> str:
     """Returns packages, commit and machine, a line each."""
-    lines = [f"python {platform.python_version()}"]
-    for package in _PACKAGES:
-        try:
-            lines.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            lines.append(f"{package} not installed")
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
-    ).stdout.strip()  # fmt: skip
-    model = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        "unknown processor",
-    )
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    lines += [f"commit {commit or 'unknown'}", f"machine {platform.system()} {platform.machine()}, "
-              f"{len(os.sched_getaffinity(0))} cores of {model}, {memory_gb:.0f} GB"]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    lines = [f"{name} {version}" for name, version in provenance.versions(_PACKAGES).items()]
+    return "\n".join([*lines, f"commit {provenance.commit()}", f"machine {provenance.machine()}"]) + "\n"
 
 
 def is_running(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 _STATE, _PREFIX, _TEMPORARY, _DAMAGED = "state.json", "tensors", ".tmp", ".damaged"
-_LOAD_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, tf.errors.OpError)
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 class NoSoundCheckpoint(RuntimeError):
@@ -26,7 +26,7 @@ class NoSoundCheckpoint(RuntimeError):
 
 
 class OtherNetwork(RuntimeError):
-    """A sound checkpoint of a network with other parameters; left as it is."""
+    """A sound checkpoint of another network or optimizer; left as it is."""
 
 
 class Checkpoints:
@@ -71,7 +71,8 @@ class Checkpoints:
             raise
         damaged = sorted(self._directory.glob(f"*{_DAMAGED}"))
         for old in [*self.paths()[: -self._num_kept], *damaged[: -self._num_kept]]:
-            shutil.rmtree(old, ignore_errors=True)
+            if old != final:
+                shutil.rmtree(old, ignore_errors=True)
         return final
 
     def _header(self, num_updates: int, digests: dict[str, str]) -> dict[str, Any]:
@@ -88,19 +89,22 @@ class Checkpoints:
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.
-          OtherNetwork: the newest sound one is of a network with other parameters.
+          OtherNetwork: the newest sound one is of another network or optimizer.
         """
         damaged = [path.name for path in self._directory.glob(f"*{_DAMAGED}")]
         for path in reversed(self.paths()):
             try:
-                return self._load(path)
-            except _LOAD_ERRORS as error:
+                state = _sound_state(path)
+            except _DAMAGE as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 report(f"checkpoint {path} is damaged ({reason}); trying the one before")
                 if not read_only:
                     shutil.rmtree(path.with_suffix(_DAMAGED), ignore_errors=True)
                     path.rename(path.with_suffix(_DAMAGED))
                 damaged.append(path.name)
+            else:
+                self._load(path, state)
+                return state
         if damaged:
             raise NoSoundCheckpoint(
                 f"no sound checkpoint in {self._directory}: {', '.join(sorted(damaged))} could not be loaded; "
@@ -108,19 +112,26 @@ class Checkpoints:
             )
         return None
 
-    def _load(self, path: Path) -> dict[str, Any]:
-        state = json.loads((path / _STATE).read_text())
-        for name, digest in state["sha256"].items():
-            if _sha256(path / name) != digest:
-                raise ValueError(f"{name} does not match its SHA-256")
+    def _load(self, path: Path, state: dict[str, Any]) -> None:
         saved = state.get("network", self._shapes)
         if saved != self._shapes:
             pairs = itertools.zip_longest(saved, self._shapes)
             differences = [f"parameter {i}: saved {a}, now {b}" for i, (a, b) in enumerate(pairs) if a != b]
             raise OtherNetwork(f"checkpoint {path} is of another network: {'; '.join(differences[:5])}")
-        status = self._checkpoint.read(str(path / _PREFIX))
-        status.assert_consumed()
-        return state
+        try:
+            self._checkpoint.read(str(path / _PREFIX)).assert_consumed()
+        except AssertionError as error:
+            reason = str(error)[:200]
+            raise OtherNetwork(f"checkpoint {path} holds other objects than this program's: {reason}") from error
+
+
+def _sound_state(path: Path) -> dict[str, Any]:
+    """Returns the state of a checkpoint whose files are what was written; raises one of `_DAMAGE` where not."""
+    state = json.loads((path / _STATE).read_text())
+    for name, digest in state["sha256"].items():
+        if _sha256(path / name) != digest:
+            raise ValueError(f"{name} does not match its SHA-256")
+    return state
 
 
 def read_state(directory: str | Path) -> dict[str, Any] | None:

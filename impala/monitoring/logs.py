@@ -1,6 +1,7 @@
 """Files that numbers are written to: CSV that is bounded and resumed, and TensorBoard."""
 
 import csv
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ class CsvLog:
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
         self._keep_every = self._count = 1
         self.num_failed = 0  # rows lost to a disk that was full
+        self._file = None
         kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
         self._rewrite(kept)
 
@@ -27,6 +29,8 @@ class CsvLog:
             writer.writeheader()
             writer.writerows(rows)
         temporary.replace(self._path)
+        if self._file:
+            self._file.close()
         self._file = self._path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self._columns, restval="")
 
@@ -39,10 +43,11 @@ class CsvLog:
                     self._writer.writerow({name: _shown(value) for name, value in row.items()})
             self._file.flush()
             if self._file.tell() > self._max_bytes:
-                self._file.close()
                 self._rewrite(read_csv(self._path)[::2])
                 self._keep_every *= 2
-        except OSError:
+        except OSError as error:
+            if not self.num_failed:
+                logging.error("%s: rows are lost from now on: %s", self._path, error)
             self.num_failed += len(rows)
 
     def close(self) -> None:

@@ -24,8 +24,10 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), constrained_layout=True)
+    titles = []
     for folder in folders:
         rows = read_csv(folder / "metrics.csv")
+        titles.append(f"{folder.name}: {float(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else folder.name)
         for axis, (column, label) in zip(axes.flat, _PANELS):
             points = [(float(r["frames"]) / 1e6, float(r[column])) for r in rows if r.get(column)]
             if points:
@@ -39,8 +41,7 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
         )  # fmt: skip
     if len(folders) > 1:
         axes[0, 0].legend()
-    minutes = [float(rows[-1]["wall_seconds"]) / 60 for rows in [read_csv(f / "metrics.csv") for f in folders] if rows]
-    figure.suptitle(", ".join(f"{f.name}: {m:.0f} min" for f, m in zip(folders, minutes)))
+    figure.suptitle(", ".join(titles))
     temporary = output.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=110)
     plt.close(figure)
@@ -61,6 +62,8 @@ def main(arguments: list[str]) -> int:
     problems = [
         f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
     ]
+    if output and not output.parent.is_dir():
+        problems.append(f"--output {output}: no such folder; expected a file in one that exists")
     if problems or not folders:
         raise config_lib.ConfigError(problems or ["impala plot: no run given; expected impala plot RUN…"])
     print(draw(folders, output or folders[0] / "curves.png"))

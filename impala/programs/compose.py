@@ -4,8 +4,50 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from impala.config import Config, LossConfig
+from impala.config import Config, ConfigError, LossConfig
 from impala.types import EnvironmentSpec
+
+
+def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1):
+    """Makes the configured environments."""
+    from impala import environments
+
+    environment = config.environment
+    return environments.make(
+        environment.name, num_environments=num_environments, protocol=environment.protocol, num_threads=num_threads
+    )
+
+
+def check(config: Config) -> EnvironmentSpec:
+    """Returns the environment's description, after what a model cannot check: what exists here and fits together.
+
+    Raises:
+      ConfigError: the environment is unknown or cannot be made, or the torso does not take its observations.
+    """
+    from impala import environments
+
+    name = config.environment.name
+    if problem := environments.check_name(name):
+        raise ConfigError([problem])
+    try:
+        environment = make_environment(config)
+    except Exception as error:
+        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+    environment.close()
+    _check_torso(config.network.torso, environment.spec)
+    return environment.spec
+
+
+def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
+    shape = spec.observation.shape
+    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
+    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
+    if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):
+        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
+        raise ConfigError([
+            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
+            f"expected {expected}"
+        ])  # fmt: skip
 
 
 def make_network(config: Config, spec: EnvironmentSpec):

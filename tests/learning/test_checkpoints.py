@@ -300,8 +300,33 @@ def test_a_network_of_another_shape_is_refused(tmp_path, hidden_sizes):
 
 def test_another_optimizer_is_refused(tmp_path):
     saved(tmp_path, updates=(10,))
-    with pytest.raises(checkpoints.NoSoundCheckpoint):
-        Trained(optimizer="adam").checkpoints(tmp_path).restore(lambda line: None, read_only=True)
+    with pytest.raises(checkpoints.OtherNetwork, match="holds other objects") as caught:
+        Trained(optimizer="adam").checkpoints(tmp_path).restore()
+    assert len(str(caught.value)) < 500
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000010"], "it is sound, and stays as it is"
+
+
+def test_what_fails_while_a_sound_one_is_read_is_no_damage(tmp_path, monkeypatch):
+    """The device is full, say: the checkpoint is not to blame and keeps its name."""
+    import tensorflow as tf
+
+    saved(tmp_path, updates=(10,))
+    trained = Trained()
+
+    def read(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+    kept = trained.checkpoints(tmp_path)
+    monkeypatch.setattr(kept._checkpoint, "read", read)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        kept.restore()
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000010"]
+
+
+def test_the_newest_is_never_pruned_though_older_ones_have_larger_numbers(tmp_path):
+    saved(tmp_path, updates=(100, 200, 300))
+    written = Trained().checkpoints(tmp_path).save(50, {})
+    assert written.is_dir()
 
 
 def test_a_checkpoint_is_its_tensors_and_one_readable_file(tmp_path):
