@@ -9,7 +9,8 @@ same weights, bit for bit on one machine.
 """
 
 import collections
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from impala.acting import actors, chunks, policies
 from impala.config import Config
 from impala.learning import learners
-from impala.programs.compose import make_environment, make_learner, make_network, make_schedules
+from impala.programs import compose
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin
 
@@ -39,20 +40,26 @@ class Lockstep:
       config: of a training run; as many environments are played as a batch has fresh chunks, whatever `actor` says.
       lag: k, updates between the weights that act and those that learn.
       environment: play this one instead of the configured; it must hold (1 − f) B environments.
+      make_network: makes an actor-critic network for an `EnvironmentSpec`, instead of the configured.
+      correction: a V-based scheme of your own, instead of the configured.
     """
 
-    def __init__(self, config: Config, *, lag: int = 0, environment=None):
+    def __init__(
+        self, config: Config, *, lag: int = 0, environment=None, make_network: Callable | None = None,
+        correction: Callable | None = None,
+    ):  # fmt: skip
         if lag < 0:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
         self._config, self._lag = config, lag
         num_environments = config.num_fresh
-        self.environment = environment or make_environment(config, num_environments)
+        self.environment = environment or compose.make_environment(config, num_environments)
         spec = self.environment.spec
-        self.network = make_network(config, spec)
+        make_network = make_network or functools.partial(compose.make_network, config)
+        self.network = make_network(spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
-        self._acting = make_network(config, spec) if lag else self.network
+        self._acting = make_network(spec) if lag else self.network
         self._acting_variables = list(self._acting.trainable_variables)
-        self.learner = make_learner(config, self.network)
+        self.learner = compose.make_learner(config, self.network, correction)
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
@@ -92,7 +99,7 @@ class Lockstep:
         Calling it again with a larger number goes on where the last call ended.
         """
         total_frames = total_frames or self._config.total_frames
-        scheduled = make_schedules(self._config, total_frames)
+        scheduled = compose.make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:
             while not self._unroll:

@@ -26,16 +26,18 @@ def test_three_lines_train_an_agent():
     assert names["agent"].config.environment.name == "CartPole-v1"
 
 
-def test_a_correction_of_ones_own():
+def test_a_correction_and_a_torso_of_ones_own_train():
     (block,) = [b for b in python_blocks() if "def one_step" in b]
     assert len(block.splitlines()) <= 40
     names = {}
-    exec(block, names)
+    exec(block.replace("200_000", "3_000"), names)
     v = tf.random.stateless_normal([6, 3], (1, 2))
     targets = names["one_step"](
         v_tm1=v[:-1], v_t=v[1:], r_t=tf.ones([5, 3]), discount_t=tf.fill([5, 3], 0.9), log_rho_tm1=tf.zeros([5, 3])
     )
     np.testing.assert_allclose(targets.target_tm1, 1 + 0.9 * v[1:], rtol=1e-5)
+    kernel = names["training"].network.trainable_variables[0]
+    assert any(variable.shape == (50, 128) for variable in names["training"].network.trainable_variables), kernel.shape
 
 
 class Coin:

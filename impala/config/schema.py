@@ -17,7 +17,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Clip = Annotated[float, Field(ge=0)]  # infinity means unclipped
+Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v), Field(ge=0)]  # inf: unclipped
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
@@ -90,6 +90,8 @@ class LossConfig(_Model):
 
     @model_validator(mode="after")
     def _check(self):
+        if self.correction == "laser" and self.clip_rho == 0:
+            raise ValueError("clip_rho=0.0; expected more than 0: laser compares with the policy that it implies")
         if self.allow_expansion or self.correction not in _WITH_CLIPPED_TRACES:
             return self
         if self.clip_c > self.clip_rho:

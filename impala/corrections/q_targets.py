@@ -1,5 +1,6 @@
 """What every Q-based correction computes (Munos et al. 2016, arXiv:1606.02647, equation 3)."""
 
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -54,10 +55,17 @@ def q_targets(
         decay_t=mask_t * discount_t * next_c_tm1,
         initial=tf.zeros_like(qa_tm1[0]),
     )
-    target_tm1 = tf.stop_gradient(qa_tm1 + correction_tm1)
+    target_tm1 = tf.stop_gradient(qa_tm1 + correction_tm1 + poison(log_pi_tm1, log_pi_t, log_mu_tm1))
     weight_tm1 = mask_t * tf.exp(log_rho_tm1) * (target_tm1 - v_tm1)
     one_hot = tf.one_hot(a_tm1, q_tm1.shape[-1], dtype=q_tm1.dtype)
     return QTargets(target_tm1, tf.stop_gradient(weight_tm1[..., None] * one_hot))
+
+
+def poison(*log_probabilities) -> tf.Tensor:
+    """Returns NaN [T, B] where one of [T, B, A] is not finite, which clips and small traces would hide; 0 elsewhere."""
+    finite_tm1 = tf.reduce_all([tf.reduce_all(tf.math.is_finite(x), axis=-1) for x in log_probabilities], axis=0)
+    zero = tf.zeros_like(log_probabilities[0][..., 0])
+    return tf.where(finite_tm1, zero, tf.constant(math.nan, zero.dtype))
 
 
 def check_shapes(q_tm1, **arguments) -> None:

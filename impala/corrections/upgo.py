@@ -4,7 +4,8 @@
 
 A λ-return whose λ in {0, 1} depends on the data: it follows what went better than expected, is biased upwards on
 purpose, and has no fixed point of its own. All better: the n-step return; all worse: one step. AlphaStar used it for
-the policy beside V-trace, and TD(λ) for the values. Range: ρ̄_pg ≥ 0.
+the policy beside V-trace, and TD(λ) for the values; here V is regressed on G as well, and grows optimistic with it.
+Range: ρ̄_pg ≥ 0.
 """
 
 import tensorflow as tf

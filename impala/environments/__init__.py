@@ -2,7 +2,7 @@
 
 All are vectorised and behind one interface.
 
-To bring your own environment, write a class with the four members of `Environment` and hand it to an actor, or
+To bring your own environment, write a class with the members of `Environment` and hand it to an actor, or
 register it with gymnasium and give its id.
 """
 

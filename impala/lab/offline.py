@@ -125,19 +125,31 @@ def river_swim_values(network, discount: float) -> np.ndarray:
     return np.linalg.solve(np.eye(len(p)) - discount * p, np.sum(policy * reward, axis=1))
 
 
-def monte_carlo_start_value(batch: Chunk, discount: float, reward_clipping: str) -> float:
-    """Returns the mean discounted return of the episodes that lie whole in `batch`, from their starts."""
-    rewards = REWARD_CLIPPING[reward_clipping](batch.r_t).numpy()
-    is_first, discount_t = batch.is_first.numpy(), batch.discount_t.numpy()
-    returns = []
-    for b in range(rewards.shape[1]):
-        for start in np.flatnonzero(is_first[:-1, b]):
-            ends = np.flatnonzero(discount_t[start:, b] == 0)
-            next_starts = np.flatnonzero(is_first[start + 1 :, b])
-            if len(ends) and not (len(next_starts) and next_starts[0] < ends[0]):  # it terminated within the chunk
-                played = rewards[start : start + ends[0] + 1, b]
-                returns.append(np.sum(played * discount ** np.arange(len(played))))
-    return float(np.mean(returns)) if returns else float("nan")
+def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed: int) -> float:
+    """Returns the mean discounted return from the starts of whole episodes, a truncated one with V of its last state.
+
+    Each environment plays the same number of episodes, so that short ones are not favoured.
+    """
+    num_environments = min(num_episodes, 64)
+    environment = make_environment(config, num_environments)
+    policy = policies.Policy(policies.network_outputs(network), environment.spec, num_environments, seed=seed)
+    clip, discount = REWARD_CLIPPING[config.loss.reward_clipping], config.loss.discount
+    played: list[list[float]] = [[] for _ in range(num_environments)]
+    step = environment.reset(seed)
+    policy.observe(step)
+    returns, weight = np.zeros(num_environments), np.ones(num_environments)
+    while min(map(len, played)) < num_episodes // num_environments:
+        decision = policy.decide()
+        for i in np.flatnonzero(step.is_last):
+            played[i].append(float(returns[i] + weight[i] * decision.value[i]))
+        environment.send(decision.action)
+        step = environment.receive()
+        policy.observe(step)
+        reward = clip(tf.constant(step.reward, tf.float32)).numpy()
+        returns = np.where(step.is_first, 0.0, returns + weight * reward)
+        weight = np.where(step.is_first, 1.0, weight * discount * step.discount)
+    environment.close()
+    return float(np.mean([x for xs in played for x in xs[: num_episodes // num_environments]]))
 
 
 def compare(
@@ -216,7 +228,7 @@ def lag_study(
     if config.environment.name == "river_swim":
         truth = river_swim_values(network, config.loss.discount)
     else:
-        truth = monte_carlo_start_value(on_policy, config.loss.discount, config.loss.reward_clipping)
+        truth = monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=config.seed + 3_000)
     rows = []
     for lag in lags:
         batch = play(config, history[num_updates - lag], num_chunks=num_chunks, seed=config.seed + 2_000)

@@ -1,7 +1,8 @@
 """Choose one: a loss is a callable (outputs, batch) → (loss, metrics), with the correction as an argument.
 
 `POLICY_TERMS` are schemes that act on the terms of the loss rather than on its targets; each names the V-based scheme
-that its targets come from. To add one, write one file and name it here.
+that its targets come from. To add one, write one file and name it here and in
+`config.schema`.
 """
 
 from collections.abc import Callable

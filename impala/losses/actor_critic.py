@@ -96,11 +96,11 @@ def actor_critic(
         parts = {
             "policy_loss": -mask_t * objective_tm1,
             "value_loss": 0.5 * mask_t * tf.square(targets.target_tm1 - rows.v_tm1),
-            "entropy": mask_t * terms.entropy(rows),
+            "entropy_bonus": mask_t * terms.entropy(rows),
             "extra_loss": mask_t * terms.extra(rows) if terms.extra else tf.zeros_like(mask_t),
         }
         sums = {name: tf.reduce_sum(part) for name, part in parts.items()}
-        total = sums["policy_loss"] + baseline_cost * sums["value_loss"] - entropy_cost * sums["entropy"]
+        total = sums["policy_loss"] + baseline_cost * sums["value_loss"] - entropy_cost * sums["entropy_bonus"]
         total += sums["extra_loss"]
         num_transitions = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
         if reduction == "mean":

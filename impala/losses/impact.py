@@ -4,7 +4,8 @@
     maximise min(R A, clip(R, 1 − ε, 1 + ε) A),   R = min(μ / π_target, ρ_max) · π / μ = π / max(π_target, μ / ρ_max)
 
 π_target is a copy of π, renewed every so many updates. Limits: π_target = μ is PPO; where μ / π_target ≤ ρ_max the
-ratio is π / π_target. Ranges: ε > 0, ρ_max > 0.
+ratio is π / π_target. Ranges: ε > 0, ρ_max > 0. The paper's circular buffer, which uses every batch several times, is
+not part of it; `replay.fraction` comes nearest.
 """
 
 import math

@@ -2,24 +2,20 @@
 
 import tensorflow as tf
 
-METRICS = (
-    "value", "advantage", "log_rho_mean", "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction",
-    "effective_sample_size", "kl_mu_pi", "trace_length", "value_correction", "rejected_fraction",
-    "policy_clipped_fraction", "replayed_fraction",
-)  # fmt: skip
-
 
 def metrics(
     targets, *, log_pi, log_mu, v_tm1, log_rho_tm1, discount_t, is_some_t, mask_t, is_clipped_tm1, is_replayed,
     clip_rho: float, clip_c: float,
 ) -> dict[str, tf.Tensor]:  # fmt: skip
-    """Returns the scalars of `METRICS`, and `num_transitions`, of fresh chunks only: replay brings no new frames.
+    """Returns scalars, means over all transitions unless they say otherwise.
 
-    log_rho_max: the largest |log ρ|. rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, clipped or not.
+    num_transitions: of fresh chunks only, since replay brings no new frames. entropy: of π, whatever the bonus is.
+    advantage: its absolute value. log_rho_max: the largest. rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄,
+    whether the scheme clips or not.
     effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
     the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
     rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
-    surrogate cut off.
+    surrogate cuts off, or the ε-correction at least halves.
     """
     num_some = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
 
@@ -31,10 +27,11 @@ def metrics(
 
     rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
     return {
+        "entropy": -mean(tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1)),
         "value": mean(v_tm1),
         "advantage": mean(tf.abs(targets.advantage_tm1)),
         "log_rho_mean": mean(log_rho_tm1),
-        "log_rho_max": tf.reduce_max(is_some_t * tf.abs(log_rho_tm1)),
+        "log_rho_max": tf.reduce_max(tf.where(is_some_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
         "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),
         "c_clipped_fraction": fraction(rho_tm1 > clip_c),
         "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),

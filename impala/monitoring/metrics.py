@@ -199,7 +199,12 @@ class Monitor:
     def _row(self, memory, lags):
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
         is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
-        losses = {c: float(np.mean([m[c] for m in self._losses])) if self._losses else None for c in LOSS_COLUMNS}
+        losses = {
+            name: float((np.max if name.endswith("_max") else np.mean)([m[name] for m in self._losses]))
+            if self._losses
+            else None
+            for name in LOSS_COLUMNS
+        }
         shares = {
             f"actor_{name}_fraction": float(np.mean([s.get(name, 0.0) for s in self._actor_shares]))
             if self._actor_shares

@@ -17,7 +17,8 @@ class Outputs(NamedTuple):
 class ActorCritic(tf.Module):
     """A torso with a policy head and a value head.
 
-    To bring your own torso, hand in any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F].
+    A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F]; a `tf.Module`, so that its
+    variables are found.
     """
 
     def __init__(self, torso: Torso, num_actions: int, *, seed: int = 0):

@@ -63,8 +63,8 @@ def make_network(config: Config, spec: EnvironmentSpec):
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
 
 
-def make_learner(config: Config, network):
-    """Composes loss, correction, optimizer and learner as configured."""
+def make_learner(config: Config, network, correction: Callable | None = None):
+    """Composes loss, correction, optimizer and learner as configured, or with another V-based `correction`."""
     from impala.learning import learners, optimizers
 
     learner = config.learner
@@ -77,7 +77,7 @@ def make_learner(config: Config, network):
         after_update.append(lambda n: network.renew() if n % config.loss.target_period == 0 else None)
     return learners.Learner(
         network,
-        make_loss(config.loss),
+        make_loss(config.loss, correction),
         optimizer,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
@@ -105,14 +105,14 @@ def has_target_network(loss: LossConfig) -> bool:
     return word in losses.POLICY_TERMS and losses.POLICY_TERMS[word].has_target_network
 
 
-def make_loss(loss: LossConfig):
-    """Returns the configured loss with its correction and terms."""
+def make_loss(loss: LossConfig, correction: Callable | None = None):
+    """Returns the configured loss with its terms and its correction, or with another V-based one."""
     from impala import losses
     from impala.losses.actor_critic import Terms, actor_critic
 
     word = loss.correction
     terms = _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else Terms()
-    return _bound(actor_critic, loss)(make_correction(loss), terms)
+    return _bound(actor_critic, loss)(correction or make_correction(loss), terms)
 
 
 def make_correction(loss: LossConfig):

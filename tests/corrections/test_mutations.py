@@ -31,7 +31,7 @@ MUTATIONS = [
     ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.minimum(tf.exp(log_rho), clip + 0.1)"),
     ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(tf.maximum(log_rho, math.log(clip)))"),
     ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(log_rho)"),
-    ("corrections/targets.py", "if clip <= 0.0:", "if clip < -1.0:"),
+    ("corrections/targets.py", "if clip == 0.0:", "if clip == -1.0:"),
     ("corrections/targets.py", "if clip_c > clip_rho and", "if clip_c < clip_rho and"),
     ("corrections/targets.py", "if not 0.0 <= lambda_ <= 1.0:", "if not 0.0 <= lambda_:"),
     ("corrections/none.py", "c_tm1=1.0", "c_tm1=0.9"),

@@ -148,7 +148,7 @@ def test_on_policy_is_the_n_step_return():
 
 def test_truncation_bootstraps_and_termination_does_not():
     """By hand: an episode ends between index 1 and 2; row 2 leads into the next episode and is masked."""
-    v = column = np.array([1.0, 2.0, 3.0, 4.0, 5.0])[:, None]
+    v = np.array([1.0, 2.0, 3.0, 4.0, 5.0])[:, None]
     arguments = dict(
         v_tm1=v[:-1], v_t=v[1:], r_t=np.array([0.5, 0.5, 9.0, 0.5])[:, None], log_rho_tm1=np.zeros((4, 1)),
         mask_t=np.array([1.0, 1.0, 0.0, 1.0])[:, None],
@@ -161,7 +161,6 @@ def test_truncation_bootstraps_and_termination_does_not():
     terminated = corrections.vtrace(**arguments, discount_t=discount_t)
     np.testing.assert_allclose(terminated.target_tm1[:, 0], [0.75, 0.5, 3.0, 3.0])
     np.testing.assert_allclose(terminated.advantage_tm1[:, 0], [-0.25, -1.5, 0.0, -1.0])
-    assert column is v
 
 
 def test_masked_rows_change_nothing():

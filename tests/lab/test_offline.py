@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from impala import config as config_lib
 from impala import corrections
@@ -96,17 +97,46 @@ def test_catch_is_measured_against_monte_carlo_returns():
     assert [row.lag for row in rows] == [0, 5] and all(np.isfinite(row.bias) for row in rows)
 
 
-def test_monte_carlo_counts_whole_episodes_only():
+@pytest.mark.parametrize("length, ends", [(30, "terminated"), (30, "truncated"), (3, "terminated")])
+def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, length, ends):
+    """A reward of 2, clipped to 1, at every step; longer than an unroll, and cut off or over."""
+    from impala.types import ArraySpec, EnvironmentSpec, Step
+
+    class Fixed:
+        spec = EnvironmentSpec("fixed", ArraySpec((3,), np.float32), num_actions=2)
+        num_environments = 2
+
+        def reset(self, seed):
+            self._t = 0
+            return self._step()
+
+        def _step(self):
+            first, last = np.full(2, self._t == 0), np.full(2, self._t == length)
+            over = last & (ends == "terminated")
+            reward = np.where(first, 0.0, 2.0).astype(np.float32)
+            return Step(np.ones((2, 3), np.float32), reward, 1.0 - over.astype(np.float32), first, last)
+
+        def send(self, action):
+            self._t = 0 if self._t == length else self._t + 1
+
+        def receive(self):
+            return self._step()
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(offline, "make_environment", lambda config, n: Fixed())
     config = config_lib.load(LAB / "catch.yaml")
-    weights = Lockstep(config).learner.weights()
-    batch = offline.play(config, weights, num_chunks=64, seed=0)
-    starts = batch.is_first.numpy()[:-1]
-    value = offline.monte_carlo_start_value(batch, 0.9, "abs_one")
-    returns = []
-    for t, b in zip(*np.nonzero(starts)):
-        if t + 9 <= 20:
-            returns.append(batch.r_t.numpy()[t + 8, b] * 0.9**8)
-    assert value == pytest.approx(np.mean(returns)) and len(returns) > 64
+
+    def network(window, is_first):
+        from impala.networks.actor_critic import Outputs
+
+        n = window.shape[1]
+        return Outputs(tf.zeros([1, n, 2]), 5.0 * tf.ones([1, n]))
+
+    value = offline.monte_carlo_start_value(network, config, num_episodes=2, seed=0)
+    expected = sum(0.99**t for t in range(length)) + (5.0 * 0.99**length if ends == "truncated" else 0.0)
+    assert value == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_lag_longer_than_the_training_is_refused():
