@@ -298,10 +298,41 @@ def test_contraction_coefficients(truth):
     np.testing.assert_allclose(eta, truth["eta"], rtol=1e-9, atol=1e-12)
     contracts = float(truth["rho_bar"]) >= float(truth["c_bar"])
     assert (eta <= truth["bound"] + 1e-12) if contracts else True
+    if truth["n"] is None and contracts:  # max_x 1 − (1 − γ) [(I − γ P_c)⁻¹ d_ρ](x)
+        inverse = np.linalg.inv(np.eye(3) - mdp.GAMMA * np.einsum("sa,sa,sat->st", mdp.MU, c, mdp.P))
+        closed = np.max(1 - (1 - mdp.GAMMA) * inverse @ np.sum(mdp.MU * rho, axis=1))
+        np.testing.assert_allclose(closed, truth["eta"], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(closed, truth["closed_form"], rtol=1e-9, atol=1e-12)
     if num_steps in (1, 5):  # the same from the library's own targets
         clips = dict(clip_rho=float(truth["rho_bar"]), clip_c=float(truth["c_bar"]), lambda_=truth["lam"])
         own = mdp.contraction(lambda v: mdp.expected_target(corrections.vtrace, v, num_steps, **clips))
         np.testing.assert_allclose(own, truth["eta"], rtol=1e-9)
+    # The operator whose coefficient that is is the library's.
+    value = np.array([0.3, -1.2, 2.0])
+    clips = dict(clip_rho=float(truth["rho_bar"]), clip_c=float(truth["c_bar"]), lambda_=truth["lam"])
+    for n in (1, 3):
+        expected = mdp.expected_target(corrections.vtrace, value, n, **clips, allow_expansion=True)
+        np.testing.assert_allclose(mdp.operator(n, rho, c, value), expected, rtol=1e-10)
+
+
+def test_contraction_on_policy():
+    """γⁿ; with λ and no end γ (1 − λ) / (1 − γ λ) (CORRECTIONS.md 3.3)."""
+    ones = np.ones((3, 2))
+    for n, eta in ((1, 0.9), (3, 0.729), (5, 0.59049)):
+        np.testing.assert_allclose(mdp.contraction(lambda v, n=n: mdp.operator(n, ones, ones, v)), eta, rtol=1e-9)
+    eta = mdp.contraction(lambda v: mdp.operator(None, ones, 0.5 * ones, v))
+    np.testing.assert_allclose(eta, 0.9 * 0.5 / (1 - 0.45), rtol=1e-9)
+    np.testing.assert_allclose(eta, 0.818182, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip_c", [0.1, 0.25, 1.0, 2.0, 5.0, INF])
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_the_fixed_point_of_vtrace_depends_on_the_ratio_clip_alone(clip_c, lambda_, num_steps):
+    for rho_bar, truth in mdp.TRUTH["fixed_points"].items():
+        clips = dict(clip_rho=float(rho_bar), clip_c=clip_c, lambda_=lambda_, allow_expansion=True)
+        target = mdp.expected_target(corrections.vtrace, truth["V"], num_steps, **clips)
+        np.testing.assert_allclose(target, truth["V"], rtol=1e-12)
 
 
 def test_a_trace_clip_above_the_ratio_clip_expands():
