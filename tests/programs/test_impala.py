@@ -88,6 +88,29 @@ def test_trains_on_replayed_chunks_too(tmp_path):
     assert float(last["return_mean"]) > 0
 
 
+def test_impact_resumes_with_its_target_network(tmp_path):
+    """The target is never renewed here: after a resume it still is the network that the first launch began with."""
+    import tensorflow as tf
+
+    folder = tmp_path / "catch"
+    options = ["--run", folder, "--loss.correction", "impact", "--loss.target-period", 10**6, "--target-return", 2]
+
+    def kernels():
+        newest = checkpoints.Checkpoints(folder / "checkpoints").paths()[-1]
+        reader = tf.train.load_checkpoint(str(newest / "tensors"))
+        name = "network/{}/_torso/_layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+        return reader.get_tensor(name.format("_online")), reader.get_tensor(name.format("_target"))
+
+    assert run(*CATCH, *options, "--total-frames", 15_000).returncode == 0
+    online, target = kernels()
+    assert abs(online - target).max() > 1e-3
+    result = run(*CATCH, *options, "--total-frames", 30_000)
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    later, same = kernels()
+    assert (same == target).all() and abs(later - online).max() > 1e-3
+    assert run("evaluate", folder, "--episodes", 4).returncode == 0
+
+
 def test_evaluate_and_plot(finished):
     folder, _, _ = finished
     result = run("evaluate", folder, "--episodes", 20, "--greedy")
