@@ -72,7 +72,8 @@ class Environment(Protocol):
 class Origin(NamedTuple):
     """Where a chunk comes from; kept as one int64 vector in the chunk.
 
-    incarnation distinguishes lives of an actor that was restarted; seq counts the chunks of one environment.
+    run is the run's seed; incarnation counts its launches, since after a resume actors begin anew; seq counts the
+    chunks of one environment.
     """
 
     run: int

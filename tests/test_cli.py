@@ -128,3 +128,22 @@ def test_help_names_every_key(capsys):
     assert all(f"--{key.replace('_', '-')}" in shown for key in config_lib.keys())
     assert cli.main([]) == 2
     assert cli.main(["--help"]) == 0
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["bench", "--environment.name", "atari:pnog"], "did you mean atari:pong?"),
+    (["bench", "--config", "configs/catch.yaml", "--network.torso", "shallow"], "expected mlp"),
+    (["bench", "--json", "nowhere/bench.json"], "--json nowhere/bench.json: no such folder"),
+    (["train", "--config", "configs/catch.yaml", "--loss.correction", "laser", "--loss.clip-rho", "0", "--loss.clip-c", "0"],
+     "clip_rho=0.0; expected more than 0"),
+])  # fmt: skip
+def test_every_command_refuses_before_it_starts(capsys, arguments, expected):
+    (line,) = refused(capsys, *arguments)
+    assert expected in line
+
+
+def test_restart_moves_runs_aside_and_nothing_else(capsys, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (line,) = refused(capsys, *CATCH, "--run", tmp_path, "--restart")
+    assert "holds 'thesis.tex' but no run" in line
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"

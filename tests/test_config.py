@@ -440,6 +440,19 @@ def test_the_defaults_of_the_config_are_those_of_the_functions():
         assert defaults[name] == getattr(loss, name), name
 
 
+def test_paths_are_text_whatever_they_look_like():
+    arguments = ["--run", "2026_11_21", "--output", "1e3", "--config=null", "--json", "5", "--seed", "5"]
+    assert config_lib.parse_overrides(arguments) == {
+        "run": "2026_11_21", "output": "1e3", "config": "null", "json": "5", "seed": 5,
+    }  # fmt: skip
+
+
+def test_infinity_is_a_clip():
+    for text in ("inf", ".inf"):
+        overrides = config_lib.parse_overrides(["--loss.clip-rho", text])
+        assert config_lib.build(CATCH, overrides).loss.clip_rho == INF
+
+
 def test_importing_the_config_imports_neither_tensorflow_nor_a_station():
     heavy = {"impala", "tensorflow", "reverb", "launchpad", "gymnasium", "ale_py", "numpy", "grpc"}
     code = f"import sys, impala.config; print(*sorted(m for m in sys.modules if m.split('.')[0] in {heavy}))"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from impala import config as config_lib
 from impala.bench import parts, schemes, whole
+from impala.programs import compose
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 _DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
@@ -63,6 +64,9 @@ def main(arguments: list[str]) -> int:
     overrides = config_lib.parse_overrides(arguments)
     path, output = overrides.pop("config", None), overrides.pop("json", None)
     config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
+    compose.check(config)
+    if output and not Path(output).parent.is_dir():
+        raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     result = measure(config)
     for name in ("env", "inference", "learner", "table", "bound", "train"):
@@ -75,5 +79,5 @@ def main(arguments: list[str]) -> int:
     print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
           + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
     if output:
-        Path(str(output)).write_text(json.dumps(result, indent=1) + "\n")
+        Path(output).write_text(json.dumps(result, indent=1) + "\n")
     return 0

@@ -138,7 +138,7 @@ class ResNet(tf.Module):
 
     def __init__(self, channels: Sequence[int], units: int, num_stacked: int, build: _Builder):
         super().__init__("resnet")
-        self._num_stacked, self._dtype = num_stacked, build.dtype
+        self._num_stacked = num_stacked
         self._sections = [
             (build.conv(c, 3, padding="same"), [[build.conv(c, 3, padding="same") for _ in range(2)] for _ in range(2)])
             for c in channels
