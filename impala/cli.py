@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": train, "evaluate": evaluate, "compare": compare, "plot": plot, "bench": bench, "runs": runs,
         "doctor": doctor,
     }  # fmt: skip
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_HELP)
-        return 0 if arguments else 2
-    name, *rest = arguments
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(_HELP, flush=True)
+            return 0 if arguments else 2
+        name, *rest = arguments
         if name not in commands:
             raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
         status = commands[name](rest)
