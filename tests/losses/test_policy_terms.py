@@ -289,6 +289,32 @@ def test_telemetry_by_hand():
     np.testing.assert_allclose(metrics["value_correction"], np.sqrt(np.mean(corrections_of**2)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_trace_length_is_the_mean_sum_of_products(seed):
+    """Σ_{t ≥ s} Π_{i=s}^{t−1} c_i, with traces that differ from step to step, until an episode ends."""
+    random = np.random.default_rng(seed)
+    outputs, batch = make_case(seed)
+    shape = tuple(np.asarray(batch.r_t).shape)
+    trace_tm1 = random.uniform(0.1, 1.5, shape).astype(np.float32)
+
+    def scheme(**x):
+        targets = corrections.none(**x)
+        targets.trace_tm1 = tf.constant(trace_tm1)
+        return targets
+
+    mask_t, lengths = 1 - np.asarray(batch.is_first)[1:].astype(int), []
+    goes_on = (np.asarray(batch.discount_t) != 0) & (mask_t == 1)
+    assert not goes_on.all() and goes_on.any()
+    for s, b in zip(*np.nonzero(mask_t)):
+        product, length = 1.0, 0.0
+        for t in range(s, shape[0]):
+            length += product * mask_t[t, b]
+            product *= trace_tm1[t, b] * goes_on[t, b]
+        lengths.append(length)
+    metrics = actor_critic(scheme)(outputs, batch)[1]
+    np.testing.assert_allclose(metrics["trace_length"], np.mean(lengths), rtol=1e-4)
+
+
 def test_the_trace_length_tells_the_schemes_apart():
     outputs, batch = make_case(2)
     length = {
