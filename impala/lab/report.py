@@ -135,7 +135,7 @@ def table(scores: Scores) -> str:
             cells = [_mean(scores, Block(task, scheme, fraction, lag)) for task in tasks]
             iqm = "{:.3f} [{:.3f}, {:.3f}]".format(*means[scheme]) if scheme in means else "–"
             lines.append(f"| `{scheme}` | {' | '.join(cells)} | {iqm} |")
-        lines += ["", *_improvements(complete)]
+        lines += ["", *improvements] if (improvements := _improvements(complete)) else []
         if scores.grid.sweep(next(scores.grid.blocks())):
             lines += ["", "The whole sweep, one seed: median (lowest to highest).", ""]
             lines += [f"| | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
