@@ -48,8 +48,9 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _on_signal(self, *_):
-        self.count += 1
+    def _on_signal(self, number, _):
+        # The kernel and the shell both tell of a terminal that went away: that is no second request.
+        self.count = max(self.count, 1) if number == signal.SIGHUP else self.count + 1
 
 
 class Processes:

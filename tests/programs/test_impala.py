@@ -207,6 +207,8 @@ def test_a_terminal_that_goes_away_costs_no_checkpoint(tmp_path):
     process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
     wait_for(lambda: is_training(tmp_path / "run"), 60, "training")
     os.killpg(process.pid, signal.SIGHUP)
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGHUP)  # of the kernel and of the shell
     assert process.wait(60) == 0
     last = rows(tmp_path / "run")[-1]
     assert checkpoints.read_state(tmp_path / "run" / "checkpoints")["updates"] == int(last["updates"])
