@@ -289,6 +289,16 @@ def test_telemetry_by_hand():
     np.testing.assert_allclose(metrics["value_correction"], np.sqrt(np.mean(corrections_of**2)), rtol=1e-5)
 
 
+def test_the_entropy_that_is_logged_is_the_policys_whatever_the_bonus_counts():
+    outputs, batch = make_case(4)
+    batch = batch._replace(is_replayed=tf.constant(np.arange(batch.r_t.shape[1]) % 2 == 0))
+    plain = actor_critic(corrections.vtrace)(outputs, batch)[1]
+    laser = actor_critic(corrections.vtrace, losses.POLICY_TERMS["laser"].make(trust_threshold=0.05))(outputs, batch)[1]
+    assert float(laser["entropy_bonus"]) < 0.7 * float(plain["entropy_bonus"])
+    np.testing.assert_allclose(laser["entropy"], plain["entropy"], rtol=1e-6)
+    np.testing.assert_allclose(plain["entropy"], plain["entropy_bonus"], rtol=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_trace_length_is_the_mean_sum_of_products(seed):
     """Σ_{t ≥ s} Π_{i=s}^{t−1} c_i, with traces that differ from step to step, until an episode ends."""

@@ -34,6 +34,30 @@ def test_verdict(learner_wait, actor_blocked, queue_fill, expected):
     assert metrics.verdict(learner_wait=learner_wait, actor_blocked=actor_blocked, queue_fill=queue_fill) == expected
 
 
+def test_a_maximum_is_the_largest_of_its_period_and_all_else_is_a_mean(tmp_path):
+    monitor = make_monitor(tmp_path)
+    for update, value in ((8, 1.0), (9, 4.0)):
+        metrics_of = UPDATE | {"log_rho_max": value, "entropy": value}
+        monitor.add_update(update, metrics_of, np.array([7]), np.zeros(1, bool))
+    row = write_row(monitor)
+    assert (row["log_rho_max"], row["entropy"]) == (4.0, 2.5)
+
+
+def test_a_disk_that_is_full_while_a_file_is_thinned_costs_rows_only(tmp_path, monkeypatch):
+    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "text"), last_update=0, max_bytes=1_000)
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(log, "_rewrite", full)
+    for n in range(30):
+        log.write({"updates": n, "text": "x" * 60})
+    monkeypatch.undo()
+    assert log.num_failed > 0
+    log.write({"updates": 30, "text": "again"})
+    assert log.num_failed < 31 and logs.read_csv(tmp_path / "x.csv")[-1]["text"] == "again"
+
+
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_update(8, UPDATE, np.array([7, 5]), np.zeros(2, bool))  # trained on weights 7: lags 0 and 2

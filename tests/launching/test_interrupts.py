@@ -1,0 +1,26 @@
+"""What counts as being asked to stop."""
+
+import os
+import signal
+
+from impala.launching import local
+
+
+def test_every_request_counts_and_a_terminal_that_goes_away_once():
+    before = signal.getsignal(signal.SIGINT)
+    with local.Interrupts() as interrupts:
+        assert interrupts.count == 0
+        for number, count in ((signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2), (signal.SIGTERM, 3)):
+            os.kill(os.getpid(), number)
+            assert interrupts.count == count
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_nohup_stays_nohup():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with local.Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupts.count == 0
+    finally:
+        signal.signal(signal.SIGHUP, previous)
