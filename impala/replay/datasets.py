@@ -29,7 +29,10 @@ def chunks(server_address: str, table: str, *, max_in_flight: int) -> Iterator[C
         num_workers_per_iterator=1,  # more would not keep the order
         get_signature_timeout_secs=60,
     ).batch(max_in_flight)
-    for samples in dataset:
+    # TensorFlow would slip in a prefetch that grows with every stall: 130 chunks, which no table's size bounds.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    for samples in dataset.with_options(options):
         arrays = {name: column.numpy() for name, column in samples.data.items()}
         for i in range(max_in_flight):
             yield Chunk(**{name: array[i] for name, array in arrays.items()})
