@@ -23,23 +23,40 @@ def random_input(spec, n=3, b=2, seed=0):
     return tf.constant(observation.astype(dtype)), tf.constant(random.random((n, b)) < 0.3)
 
 
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("n", [1, 3, 12])
 @pytest.mark.parametrize("size, block", [(8, 4), (4, 4), (4, 2)])
-def test_block_conv_equals_an_ordinary_convolution(size, block):
+def test_block_conv_and_its_gradient_equal_an_ordinary_convolutions(size, block, n, is_static):
     """The same kernel on stacked planes: Keras' Conv2D with stride `block`."""
     build = torsos._Builder(itertools.count(5), "float32")
     layer = torsos.BlockConv(16, size, block, 4, build)
     layer.bias.assign(np.random.default_rng(2).normal(size=16))
     keras = tf.keras.layers.Conv2D(16, size, block, activation="relu")
-    observation, is_first = random_input(ATARI)
+    observation, is_first = random_input(ATARI, n)
     planes = frames.stack_planes(observation, is_first, 4)
     planes = tf.cast(tf.reshape(planes, [-1, 84, 84, 4]), tf.float32) / 255
     keras.build(planes.shape)
     keras.set_weights([layer.kernel.numpy(), layer.bias.numpy()])
     blocks = frames.stack_blocks(observation, is_first, 4, block)
     blocks = tf.cast(tf.reshape(blocks, [-1, *blocks.shape[2:]]), tf.float32) / 255
-    expected = keras(planes).numpy()
-    assert (expected > 0).mean() > 0.2
-    np.testing.assert_allclose(layer(blocks), expected, atol=1e-4)
+    direction = tf.random.stateless_normal(keras(planes).shape, [1, 2])
+    signature = [tf.TensorSpec(blocks.shape if is_static else [None, *blocks.shape[1:]])]
+
+    @tf.function(autograph=False, input_signature=signature)
+    def ours(x):
+        with tf.GradientTape() as tape:
+            y = layer(x)
+            total = tf.reduce_sum(y * direction)
+        return y, tape.gradient(total, [layer.kernel, layer.bias])
+
+    with tf.GradientTape() as tape:
+        expected = keras(planes)
+        total = tf.reduce_sum(expected * direction)
+    y, gradients = ours(blocks)
+    assert (expected.numpy() > 0).mean() > 0.2
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    for mine, theirs in zip(gradients, tape.gradient(total, keras.trainable_variables), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("torso", NETWORKS)
@@ -123,6 +140,19 @@ def test_bfloat16_is_close_to_float32(torso):
     for a, b in zip(one, other):
         np.testing.assert_allclose(b, a, atol=0.05 * np.abs(a).max())
     assert (one.value.numpy() != other.value.numpy()).any(), "nothing was rounded, so nothing ran in bfloat16"
+
+
+def test_gradients_in_bfloat16_are_close_to_float32():
+    inputs, gradients = random_input(ATARI, n=21, b=2), []
+    for bfloat16 in (False, True):
+        network = networks.make(ATARI, torso="shallow", bfloat16=bfloat16)
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(network(*inputs).value)
+        (first_kernel,) = (v for v in network.trainable_variables if v.shape == (8, 8, 4, 16))
+        gradients.append(tape.gradient(total, first_kernel).numpy())
+    wide, narrow = gradients
+    assert wide.dtype == narrow.dtype == np.float32
+    assert np.linalg.norm(narrow - wide) < 0.05 * np.linalg.norm(wide)
 
 
 def test_batches_and_times_do_not_mix():
