@@ -85,7 +85,7 @@ class LossConfig(_Model):
     baseline_cost: NonNegative = 0.5
     entropy_cost: NonNegative = 0.01
     entropy_cost_schedule: Schedule = "constant"
-    reward_clipping: Literal["none", "abs_one"] = "abs_one"
+    reward_clipping: Literal["none", "abs_one", "soft_asymmetric", "soft_asymmetric_code"] = "abs_one"
     reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
 
     @model_validator(mode="after")

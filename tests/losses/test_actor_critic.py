@@ -286,6 +286,10 @@ def test_reward_clippings():
     rewards = tf.constant([-5.0, -1.0, -0.5, 0.0, 0.5, 1.0, 5.0])
     np.testing.assert_array_equal(REWARD_CLIPPING["none"](rewards), rewards)
     np.testing.assert_array_equal(REWARD_CLIPPING["abs_one"](rewards), [-1, -1, -0.5, 0, 0.5, 1, 1])
+    paper = [0.3 * min(np.tanh(r), 0) + 5 * max(np.tanh(r), 0) for r in rewards.numpy()]
+    np.testing.assert_allclose(REWARD_CLIPPING["soft_asymmetric"](rewards), paper, rtol=1e-6)
+    code = [5 * np.tanh(r / 5) if r >= 0 else 1.5 * np.tanh(r / 5) for r in rewards.numpy()]
+    np.testing.assert_allclose(REWARD_CLIPPING["soft_asymmetric_code"](rewards), code, rtol=1e-6)
 
 
 def test_refuses_outputs_of_another_length():
