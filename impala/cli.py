@@ -96,7 +96,8 @@ def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) 
     from impala.programs.run import Run
     from impala.types import chunk_spec, num_bytes
 
-    chunk_mb, replay = num_bytes(chunk_spec(spec, config.learner.unroll_length)) / 1e6, config.replay
+    chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
+    chunk_mb, replay = num_bytes(chunk) / 1e6, config.replay
     print(
         f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
         flush=True,

@@ -31,13 +31,14 @@ def play(network, config: config_lib.Config, *, num_episodes: int, greedy: bool,
     Each of up to 16 environments plays the same number of episodes, so that short ones are not favoured.
     """
     from impala.acting import policies
-    from impala.programs.compose import make_environment
+    from impala.programs.compose import make_environment, make_policy
 
     num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
     environment = make_environment(config, num_environments, num_threads=2)
-    policy = policies.Policy(
-        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy
-    )
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
     score, scores = np.zeros(num_environments), [[] for _ in range(num_environments)]
     step = environment.reset(seed)
     while min(map(len, scores)) < num_episodes // num_environments:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala.acting import actors, chunks, policies
+from impala.acting import policies
 from impala.config import Config
 from impala.learning import learners
 from impala.programs import compose
@@ -65,15 +65,11 @@ class Lockstep:
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
-        self._actor = actors.Actor(
-            self.environment,
-            policies.Policy(policies.network_outputs(self._acting), spec, num_environments, seed=config.seed),
-            chunks.UnrollWriter(
-                spec, num_environments, unroll_length=config.learner.unroll_length,
-                origin=Origin(config.seed, 0, 0, 0, 0), sink=self._unroll.extend,
-            ),
-            self._sync_weights,
-            unroll_length=config.learner.unroll_length,
+        self._actor = compose.make_actor(
+            self.environment, policies.network_outputs(self._acting), seed=config.seed,
+            unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
+            origin=Origin(config.seed, 0, 0, 0, 0), sync_weights=self._sync_weights,
+            core_state_shape=self.network.core_state_shape,
         )  # fmt: skip
         self._steps = self._actor.steps(config.seed)
 

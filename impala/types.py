@@ -102,12 +102,16 @@ class Chunk(NamedTuple):
     weights_version: Any  # [] int64, optimizer updates in the weights that acted
     origin: Any  # [5] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) when it was acted
-    core_state: Any = ()  # before observation[0]; () for feed-forward networks
+    core_state: Any = ()  # […] float32, before observation[0]; () for feed-forward networks
     is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
 
 
-def chunk_spec(environment: EnvironmentSpec, unroll_length: int) -> Chunk:
-    """Returns a `Chunk` of `ArraySpec`s for chunks of `unroll_length` transitions."""
+def chunk_spec(environment: EnvironmentSpec, unroll_length: int, core_state_shape=None) -> Chunk:
+    """Returns a `Chunk` of `ArraySpec`s for chunks of `unroll_length` transitions.
+
+    Args:
+      core_state_shape: of one environment; None for feed-forward networks, whose chunks have none.
+    """
     t = unroll_length
     shape, dtype = environment.observation
     return Chunk(
@@ -122,6 +126,7 @@ def chunk_spec(environment: EnvironmentSpec, unroll_length: int) -> Chunk:
         weights_version=ArraySpec((), np.int64),
         origin=ArraySpec((len(Origin._fields),), np.int64),
         v_behaviour_tm1=ArraySpec((t,), np.float32),
+        core_state=() if core_state_shape is None else ArraySpec(tuple(core_state_shape), np.float32),
     )
 
 

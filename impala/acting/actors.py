@@ -48,7 +48,7 @@ class Actor:
             finished = []
             with account.part("weights"):
                 version = self._sync_weights()
-            writer.start(policy.window, step, action, version)
+            writer.start(policy.window, step, action, version, policy.core_state)
             for _ in range(self._unroll_length):
                 with account.part("inference"):
                     decision = policy.decide()

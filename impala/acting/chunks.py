@@ -15,8 +15,10 @@ Sink = Callable[[list[Chunk]], None]
 class Writer(Protocol):
     """What an actor hands its steps to."""
 
-    def start(self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int) -> None:
-        """Begins an unroll at `step`; `window` [k, N, …] ends with its observation."""
+    def start(
+        self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()
+    ) -> None:
+        """Begins an unroll at `step`; `window` [k, N, …] ends with its observation, `core_state` is before it."""
 
     def append(self, decision: Decision, step: Step) -> None:
         """Adds one transition: what was decided, and the step that it brought."""
@@ -26,15 +28,20 @@ class UnrollWriter:
     """Cuts the steps of N environments into N chunks of T transitions and hands them to `sink`.
 
     Consecutive chunks overlap by one observation: what ends one unroll starts the next, so no transition is lost and
-    none is written twice.
+    none is written twice. `core_state_shape` is that of a recurrent network.
     """
 
-    def __init__(self, spec: EnvironmentSpec, num_environments: int, *, unroll_length: int, origin: Origin, sink: Sink):
-        self._specs = chunk_spec(spec, unroll_length)
+    def __init__(
+        self, spec: EnvironmentSpec, num_environments: int, *, unroll_length: int, origin: Origin, sink: Sink,
+        core_state_shape=None,
+    ):  # fmt: skip
+        self._specs = chunk_spec(spec, unroll_length, core_state_shape)
         self._n, self._length, self._num_stacked = num_environments, unroll_length, spec.num_stacked
         self._origin, self._sink, self._seq = origin, sink, 0
 
-    def start(self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int) -> None:
+    def start(
+        self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()
+    ) -> None:
         """See `Writer`; starts from fresh memory, so that chunks handed on earlier stay as they are."""
         empty = {
             name: np.empty((self._n, *spec.shape), spec.dtype) for name, spec in self._specs._asdict().items() if spec
@@ -46,6 +53,8 @@ class UnrollWriter:
         self._chunk.previous_action[:] = np.where(step.is_first, 0, previous_action)
         self._chunk.previous_reward[:] = step.reward
         self._chunk.weights_version[:] = weights_version
+        if self._specs.core_state:
+            self._chunk.core_state[:] = core_state
         for i in range(self._n):
             origin = self._origin._replace(environment=self._origin.environment + i, seq=self._seq)
             self._chunk.origin[i] = origin

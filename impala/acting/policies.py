@@ -1,7 +1,7 @@
 """From a step to an action, and what must be remembered of it to train on it later."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,14 +16,15 @@ class Decision(NamedTuple):
     value: np.ndarray  # [N] float32
 
 
-# (window [k, N, …], is_first [1, N]) → (logits [N, A], value [N])
-Outputs = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+# (window [k, N, …], is_first [1, N]) → (logits [N, A], value [N]); with a core
+# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (logits, value, core_state)
+Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
 class Policy:
     """Samples from a network's logits; remembers the k last frames of each of N environments.
 
-    To bring your own, write `observe`, `decide` and `window`.
+    To bring your own, write `observe`, `decide`, `window` and `core_state`.
 
     Args:
       outputs: the network at one time; it runs in this process or behind an RPC.
@@ -32,6 +33,8 @@ class Policy:
       seed: of the sampling.
       greedy: take the most probable action instead of sampling.
     """
+
+    core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
 
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
@@ -55,9 +58,38 @@ class Policy:
     def decide(self) -> Decision:
         """Chooses an action for the last step observed."""
         logits, value = self._outputs(self.window, self._is_first)
+        return Decision(self._choose(logits), logits, value)
+
+    def _choose(self, logits: np.ndarray) -> np.ndarray:
         # argmax(logits + Gumbel noise) is a sample of the softmax (Gumbel 1954).
         noise = 0.0 if self._greedy else self._random.gumbel(size=logits.shape)
-        return Decision(np.argmax(logits + noise, axis=-1).astype(np.int32), logits, value)
+        return np.argmax(logits + noise, axis=-1).astype(np.int32)
+
+
+class RecurrentPolicy(Policy):
+    """Also remembers the network's core state, and the action and the reward that led to the last observation.
+
+    Args:
+      core_state_shape: of one environment.
+    """
+
+    def __init__(self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape, **kwargs):
+        super().__init__(outputs, spec, num_environments, **kwargs)
+        self.core_state = np.zeros((num_environments, *core_state_shape), np.float32)
+        self._last_action = np.zeros((1, num_environments), np.int32)
+        self._last_reward = np.zeros((1, num_environments), np.float32)
+
+    def observe(self, step: Step) -> None:
+        super().observe(step)
+        self._last_reward = step.reward[None]
+
+    def decide(self) -> Decision:
+        logits, value, self.core_state = self._outputs(
+            self.window, self._is_first, self._last_action, self._last_reward, self.core_state
+        )
+        action = self._choose(logits)
+        self._last_action = action[None]
+        return Decision(action, logits, value)
 
 
 def network_outputs(network) -> Outputs:
@@ -65,22 +97,21 @@ def network_outputs(network) -> Outputs:
     import tensorflow as tf
 
     @tf.function(autograph=False)
-    def compiled(window, is_first):
-        outputs = network(window, is_first)
-        return outputs.logits[0], outputs.value[0]
+    def compiled(window, is_first, *memory):
+        outputs = network(window, is_first, *memory)
+        return outputs.logits[0], outputs.value[0], *([outputs.core_state] if memory else [])
 
     # Small networks compute for less time than it takes a tf.function to find the trace for its arguments (0.3 ms); and
     # most steps start no episode, so that their `is_first` need not be converted every time.
     traces = {}
 
-    def outputs(window, is_first):
-        shape = window.shape
+    def outputs(window, is_first, *memory):
+        shape, tensors = window.shape, [tf.convert_to_tensor(array) for array in memory]
         if shape not in traces:
             nothing = tf.zeros(is_first.shape, tf.bool)
-            traces[shape] = compiled.get_concrete_function(tf.convert_to_tensor(window), nothing), nothing
+            traces[shape] = compiled.get_concrete_function(tf.convert_to_tensor(window), nothing, *tensors), nothing
         trace, nothing = traces[shape]
         starts = tf.convert_to_tensor(is_first) if is_first.any() else nothing
-        logits, value = trace(tf.convert_to_tensor(window), starts)
-        return logits.numpy(), value.numpy()
+        return tuple(output.numpy() for output in trace(tf.convert_to_tensor(window), starts, *tensors))
 
     return outputs

@@ -48,14 +48,16 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = make_environment(config, 1).spec
     network = make_network(config, spec)
-    logits = policies.network_outputs(network)
+    outputs = policies.network_outputs(network)
     n = config.actor.num_environments
     shape, dtype = spec.observation
     window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
-    is_first = np.zeros((1, n), bool)
+    is_first, memory = np.zeros((1, n), bool), ()
+    if state := network.core_state_shape:
+        memory = np.zeros((1, n), np.int32), np.zeros((1, n), np.float32), np.zeros((n, *state), np.float32)
 
     def infer():
-        logits(window, is_first)
+        outputs(window, is_first, *memory)
         return n
 
     return rate(infer, seconds)
@@ -88,7 +90,8 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
 
     unroll = _random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
-    server = reverb.Server([tables.queue(chunk_spec(spec, length), config.replay.queue_size)], port=None)
+    chunk = chunk_spec(spec, length, config.network.core_state_shape)
+    server = reverb.Server([tables.queue(chunk, config.replay.queue_size)], port=None)
     address = f"localhost:{server.port}"
     stop = threading.Event()
     sink = chunks.TableSink(reverb.Client(address), [tables.QUEUE], should_stop=stop.is_set, max_pending=len(unroll))
@@ -124,25 +127,20 @@ def _random_unroll(config: config_lib.Config) -> list:
     """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
     import numpy as np
 
-    from impala.acting import actors, chunks, policies
+    from impala.programs import compose
     from impala.types import Origin
 
     n = config.actor.num_environments // config.actor.num_lanes
     environment = make_environment(config, n)
     spec, unrolls = environment.spec, []
 
-    def uniform(window, is_first):
-        return np.zeros((n, spec.num_actions), np.float32), np.zeros(n, np.float32)
+    def uniform(window, is_first, *memory):
+        return np.zeros((n, spec.num_actions), np.float32), np.zeros(n, np.float32), *memory[2:]
 
-    actor = actors.Actor(
-        environment,
-        policies.Policy(uniform, spec, n, seed=0),
-        chunks.UnrollWriter(
-            spec, n, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append
-        ),
-        lambda: 0,
-        unroll_length=config.learner.unroll_length,
-    )
+    actor = compose.make_actor(
+        environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
+        sink=unrolls.append, core_state_shape=config.network.core_state_shape,
+    )  # fmt: skip
     for _ in actor.steps(0):
         if len(unrolls) == 10:
             return unrolls[-1]
@@ -172,6 +170,6 @@ def random_batch(config: config_lib.Config, spec):
             return random.random(field.shape, dtype=np.float32)
         return np.zeros(field.shape, field.dtype)
 
-    chunk = chunk_spec(spec, config.learner.unroll_length)
+    chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
     batch = datasets.stack([map_fields(draw, chunk) for _ in range(config.learner.batch_size)])
     return map_fields(tf.convert_to_tensor, batch)

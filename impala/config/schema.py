@@ -35,7 +35,15 @@ class EnvironmentConfig(_Model):
 class NetworkConfig(_Model):
     torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
     hidden_sizes: Sizes = (64, 64)  # of the MLP
+    core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
+    core_size: Count = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+
+
+    @property
+    def core_state_shape(self) -> tuple[int, int] | None:
+        """The shape of one environment's core state, None without a core; (h, c) of an LSTM."""
+        return (2, self.core_size) if self.core == "lstm" else None
 
 
 class ActorConfig(_Model):

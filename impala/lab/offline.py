@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from impala import corrections
-from impala.acting import actors, chunks, policies
+from impala.acting import policies
 from impala.config import Config, ConfigError
 from impala.environments import river_swim
 from impala.learning import learners
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING
-from impala.programs.compose import make_environment, make_network
+from impala.programs.compose import make_actor, make_environment, make_network, make_policy
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Weights
 
@@ -62,15 +62,10 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     network = make_network(config, environment.spec)
     learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []
-    actor = actors.Actor(
-        environment,
-        policies.Policy(policies.network_outputs(network), environment.spec, num_environments, seed=seed),
-        chunks.UnrollWriter(
-            environment.spec, num_environments, unroll_length=config.learner.unroll_length,
-            origin=Origin(seed, 0, 0, 0, 0), sink=played.extend,
-        ),
-        lambda: weights.version,
-        unroll_length=config.learner.unroll_length,
+    actor = make_actor(
+        environment, policies.network_outputs(network), seed=seed, unroll_length=config.learner.unroll_length,
+        sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
+        core_state_shape=network.core_state_shape,
     )  # fmt: skip
     num_warm_up = num_environments * (200 // config.learner.unroll_length)
     for _ in actor.steps(seed):
@@ -90,11 +85,12 @@ class View(NamedTuple):
 
 def view(network, batch: Chunk, config: Config) -> View:
     """Returns `batch` as a V-based scheme takes it, with π and V of `network`."""
-    outputs = network(batch.observation, batch.is_first)
+    inputs = learners.network_inputs(batch)
+    outputs = network(*inputs)
     log_mu = tf.nn.log_softmax(batch.logits_tm1)
 
     def log_pi_a():
-        log_pi = tf.nn.log_softmax(network(batch.observation, batch.is_first).logits[:-1])
+        log_pi = tf.nn.log_softmax(network(*inputs).logits[:-1])
         return tf.gather(log_pi, batch.a_tm1, batch_dims=2)
 
     mask_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
@@ -132,7 +128,10 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     """
     num_environments = min(num_episodes, 64)
     environment = make_environment(config, num_environments)
-    policy = policies.Policy(policies.network_outputs(network), environment.spec, num_environments, seed=seed)
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
     clip, discount = REWARD_CLIPPING[config.loss.reward_clipping], config.loss.discount
     played: list[list[float]] = [[] for _ in range(num_environments)]
     step = environment.reset(seed)

@@ -24,7 +24,7 @@ class Learner:
     """Applies one update a batch to a network.
 
     Args:
-      network: (observation, is_first) → outputs, with `trainable_variables`.
+      network: `network_inputs` of a batch → outputs, with `trainable_variables`.
       loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`.
       optimizer: see `impala.learning.optimizers`.
       max_grad_norm: gradients are scaled down to this global norm.
@@ -83,7 +83,7 @@ class Learner:
         self.num_traces += 1  # runs while tracing only
         self.optimizer.learning_rate.assign(learning_rate)
         with tf.GradientTape() as tape:
-            outputs = self.network(batch.observation, batch.is_first)
+            outputs = self.network(*network_inputs(batch))
             loss, metrics = self._loss(outputs, batch, **scheduled)
         gradients = tape.gradient(loss, self._variables)
         norm = tf.linalg.global_norm(gradients)
@@ -98,6 +98,18 @@ class Learner:
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
         return applied, tf.stack(list(metrics.values()))
+
+
+def network_inputs(batch: Chunk) -> tuple:
+    """Returns what a network takes of a batch: observation and is_first, and for a recurrent one what led to them.
+
+    That is last_action and last_reward, [T+1, B], and the core state before the first observation.
+    """
+    if isinstance(batch.core_state, tuple):
+        return batch.observation, batch.is_first
+    last_action = tf.concat([batch.previous_action[None], batch.a_tm1], axis=0)
+    last_reward = tf.concat([batch.previous_reward[None], batch.r_t], axis=0)
+    return batch.observation, batch.is_first, last_action, last_reward, batch.core_state
 
 
 def _tensor(value: float) -> tf.Tensor:

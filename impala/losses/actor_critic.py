@@ -120,14 +120,15 @@ def actor_critic(
 
 
 def _rows(outputs, batch) -> Rows:
-    logits, value, *target_logits = outputs
+    logits, value = outputs[:2]
+    target_logits = getattr(outputs, "target_logits", None)
     tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])
     log_pi = tf.nn.log_softmax(logits[:-1])
     fresh = tf.zeros_like(value[0])  # [B]
     return Rows(
         log_pi_tm1=log_pi,
         log_mu_tm1=tf.nn.log_softmax(batch.logits_tm1),
-        log_target_tm1=tf.nn.log_softmax(target_logits[0][:-1]) if target_logits else log_pi,
+        log_target_tm1=log_pi if target_logits is None else tf.nn.log_softmax(target_logits[:-1]),
         a_tm1=batch.a_tm1,
         v_tm1=value[:-1],
         v_behaviour_tm1=batch.v_behaviour_tm1,

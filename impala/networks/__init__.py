@@ -1,8 +1,10 @@
-"""Choose one: torso and heads of an actor-critic network over time-major observations."""
+"""Choose one: torso, core and heads of an actor-critic network over time-major observations."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from impala.networks import torsos
+from impala.networks import cores, torsos
 from impala.networks.actor_critic import ActorCritic, Outputs
 from impala.networks.target import WithTarget
 from impala.types import EnvironmentSpec
@@ -15,19 +17,28 @@ def make(
     *,
     torso: str = "shallow",
     hidden_sizes=(64, 64),
+    core: str = "none",
+    core_size: int = 256,
+    clip_reward: Callable = tf.identity,
     bfloat16: bool = False,
     seed: int = 0,
 ) -> ActorCritic:
-    """Makes a network for `environment` by the name of its torso, the same for the same seed."""
+    """Makes a network for `environment` by the names of its torso and core, the same for the same seed.
+
+    Args:
+      core: "none" or "lstm" with `core_size` units, which is fed the last reward through `clip_reward`.
+    """
     made = torsos.make(
         torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, seed=seed, bfloat16=bfloat16
     )
-    return with_heads(made, environment, seed=seed)
+    lstm = cores.Lstm(core_size, environment.num_actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
+    return with_heads(made, environment, core=lstm if core == "lstm" else None, seed=seed)
 
 
-def with_heads(torso: torsos.Torso, environment: EnvironmentSpec, *, seed: int = 0) -> ActorCritic:
-    """Puts heads for `environment` on any torso and creates all variables."""
+def with_heads(torso: torsos.Torso, environment: EnvironmentSpec, *, core=None, seed: int = 0) -> ActorCritic:
+    """Puts heads for `environment` on any torso, or on a core behind it, and creates all variables."""
     shape, dtype = environment.observation
-    network = ActorCritic(torso, environment.num_actions, seed=seed)
-    network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool))
+    network = ActorCritic(torso, environment.num_actions, core=core, seed=seed)
+    led_here = (tf.zeros([1, 1], tf.int32), tf.zeros([1, 1]), tf.zeros([1, *core.state_shape])) if core else ()
+    network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool), *led_here)
     return network

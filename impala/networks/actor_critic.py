@@ -1,6 +1,6 @@
-"""Heads: a policy and a value on top of a torso."""
+"""Heads: a policy and a value on top of a torso, with or without a core between them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -12,26 +12,41 @@ class Outputs(NamedTuple):
 
     logits: tf.Tensor  # [n, B, A]
     value: tf.Tensor  # [n, B]
+    core_state: Any = ()  # [B, …] after the last observation; () without a core
 
 
 class ActorCritic(tf.Module):
-    """A torso with a policy head and a value head.
+    """A torso with a policy head and a value head; `core`, one of `networks.cores`, remembers between them.
 
     A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F]; a `tf.Module`, so that its
     variables are found.
     """
 
-    def __init__(self, torso: Torso, num_actions: int, *, seed: int = 0):
+    def __init__(self, torso: Torso, num_actions: int, *, core=None, seed: int = 0):
         super().__init__("actor_critic")
         orthogonal = tf.keras.initializers.Orthogonal
-        self._torso, self._num_actions = torso, num_actions
+        self._torso, self._core, self._num_actions = torso, core, num_actions
         # A small first policy head starts near the uniform policy; heads stay in float32.
         self._policy = tf.keras.layers.Dense(num_actions, kernel_initializer=orthogonal(0.01, seed=seed * 1000 + 901))
         self._value = tf.keras.layers.Dense(1, kernel_initializer=orthogonal(1.0, seed=seed * 1000 + 902))
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
-        """Applies the network at n times to B environments; observations as in `networks.frames`."""
+    @property
+    def core_state_shape(self) -> tuple[int, ...] | None:
+        """The shape of one environment's core state; None without a core."""
+        return self._core.state_shape if self._core else None
+
+    def __call__(
+        self, observation: tf.Tensor, is_first: tf.Tensor, last_action=None, last_reward=None, core_state=()
+    ) -> Outputs:
+        """Applies the network at n times to B environments; observations as in `networks.frames`.
+
+        Args:
+          last_action, last_reward: [n, B], what led to each observation; taken by a core only.
+          core_state: [B, …] before the first observation.
+        """
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
         features = self._torso(observation, is_first)  # [n·B, F]
+        if self._core:
+            features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
         logits = tf.reshape(self._policy(features), [n, -1, self._num_actions])
-        return Outputs(logits, tf.reshape(self._value(features), [n, -1]))
+        return Outputs(logits, tf.reshape(self._value(features), [n, -1]), core_state)

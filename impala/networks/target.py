@@ -1,6 +1,6 @@
 """A network and a copy of it that is renewed now and then."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ class TargetOutputs(NamedTuple):
 
     logits: tf.Tensor  # [n, B, A]
     value: tf.Tensor  # [n, B]
+    core_state: Any  # of the network; the copy goes on from the same state at the next unroll
     target_logits: tf.Tensor  # [n, B, A], of the copy
 
 
@@ -27,9 +28,13 @@ class WithTarget(tf.Module):
     def trainable_variables(self):
         return self._online.trainable_variables
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> TargetOutputs:
-        """Applies both at n times to B environments."""
-        return TargetOutputs(*self._online(observation, is_first), self._target(observation, is_first).logits)
+    @property
+    def core_state_shape(self):
+        return self._online.core_state_shape
+
+    def __call__(self, *inputs) -> TargetOutputs:
+        """Applies both to the inputs of an `ActorCritic`."""
+        return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)
 
     def renew(self) -> None:
         """Copies the parameters of `online` into `target`."""

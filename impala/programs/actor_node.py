@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from impala.config import Config
-from impala.programs.compose import make_environment, make_network
+from impala.programs.compose import make_actor, make_environment, make_network
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, Episode, Origin
 
@@ -38,24 +38,23 @@ class ActorNode:
         self._lanes = self._make_lanes(table)
 
     def _make_lanes(self, table) -> list:
-        from impala.acting import actors, chunks, policies
+        from impala.acting import chunks, policies
         from impala.replay import tables
 
         actor, length = self._config.actor, self._config.learner.unroll_length
         num_each = actor.num_environments // actor.num_lanes
-        logits, lanes = policies.network_outputs(self._network), []
+        outputs, lanes = policies.network_outputs(self._network), []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
         self._sink = chunks.TableSink(table, names, should_stop=self._stop.is_set, max_pending=num_each)
         for lane in range(actor.num_lanes):
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)
-            lanes.append(actors.Actor(
+            lanes.append(make_actor(
                 make_environment(self._config, num_each, max(1, actor.num_environment_threads // actor.num_lanes)),
-                policies.Policy(logits, self._spec, num_each, seed=self._seed(lane)),
-                chunks.UnrollWriter(self._spec, num_each, unroll_length=length, origin=origin, sink=self._sink),
+                outputs, seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first brings it up to date for all of them.
-                self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
-                unroll_length=length, index=self._index, first_environment=first,
+                sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
+                core_state_shape=self._network.core_state_shape,
             ))  # fmt: skip
         return lanes
 

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 
 from impala.config import Config, ConfigError, LossConfig
-from impala.types import EnvironmentSpec
+from impala.types import EnvironmentSpec, Origin
 
 
 def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1):
@@ -53,14 +53,56 @@ def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
 def make_network(config: Config, spec: EnvironmentSpec):
     """Makes the configured network, the same for the same seed; with a target copy where the loss wants one."""
     from impala import networks
+    from impala.losses.actor_critic import REWARD_CLIPPING
 
     def make():
         network = config.network
         return networks.make(
-            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, bfloat16=network.bfloat16, seed=config.seed
-        )
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, core=network.core,
+            core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
+            bfloat16=network.bfloat16, seed=config.seed,
+        )  # fmt: skip
 
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
+
+
+def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape=None, seed, greedy=False):
+    """Makes the policy that remembers what the network behind `outputs` needs."""
+    from impala.acting import policies
+
+    if core_state_shape is None:
+        return policies.Policy(outputs, spec, num_environments, seed=seed, greedy=greedy)
+    return policies.RecurrentPolicy(
+        outputs, spec, num_environments, core_state_shape=core_state_shape, seed=seed, greedy=greedy
+    )
+
+
+def make_actor(
+    environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
+    sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None,
+):  # fmt: skip
+    """Composes policy, writer and actor around `environment`; the network behind `outputs` decides.
+
+    Args:
+      outputs: see `acting.policies`.
+      origin: of the first chunk of the first environment.
+      sink: takes the chunks of an unroll.
+      sync_weights: see `acting.actors`.
+    """
+    from impala.acting import actors, chunks
+
+    spec, n = environment.spec, environment.num_environments
+    return actors.Actor(
+        environment,
+        make_policy(outputs, spec, n, seed=seed, core_state_shape=core_state_shape),
+        chunks.UnrollWriter(
+            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape
+        ),
+        sync_weights,
+        unroll_length=unroll_length,
+        index=origin.actor,
+        first_environment=origin.environment,
+    )
 
 
 def make_learner(config: Config, network, correction: Callable | None = None):

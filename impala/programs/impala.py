@@ -33,7 +33,8 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     def make_tables():
         from impala.replay import tables
 
-        chunk, replay = chunk_spec(spec, config.learner.unroll_length), config.replay
+        chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
+        replay = config.replay
         return [
             tables.queue(chunk, replay.queue_size),
             *([tables.uniform(chunk, replay.size)] if replay.fraction else []),

@@ -9,6 +9,7 @@ from impala.acting import actors, chunks, policies
 from impala.learning import learners
 from impala.losses import actor_critic
 from impala.networks import frames
+from impala.programs.compose import make_policy
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Weights
 from tests.acting import scripted
@@ -39,14 +40,17 @@ class Recorded:
 class Stream:
     """`num_unrolls` unrolls of an actor: `unrolls[u][n]` is the chunk of environment n."""
 
-    def __init__(self, environment, *, unroll_length, num_unrolls, logits=None):
+    def __init__(self, environment, *, unroll_length, num_unrolls, logits=None, core_state_shape=None):
         self.environment = Recorded(environment)
         self.logits = logits or scripted.Recording(environment.spec.num_actions)
         n, self.unrolls, self.copies = environment.num_environments, [], []
         actor = actors.Actor(
             self.environment,
-            policies.Policy(self.logits, environment.spec, n, seed=0),
-            chunks.UnrollWriter(environment.spec, n, unroll_length=unroll_length, origin=ORIGIN, sink=self._take),
+            make_policy(self.logits, environment.spec, n, seed=0, core_state_shape=core_state_shape),
+            chunks.UnrollWriter(
+                environment.spec, n, unroll_length=unroll_length, origin=ORIGIN, sink=self._take,
+                core_state_shape=core_state_shape,
+            ),
             lambda: environment.num_sent,  # the version tells when it was read
             unroll_length=unroll_length,
             index=3,
@@ -247,25 +251,39 @@ def test_chunks_handed_on_are_not_touched_again(stream):
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("torso", ["mlp", "shallow"])
-def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso):
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("torso", ["mlp", "minatar", "shallow", "nature", "resnet"])
+def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core):
     """With the weights that acted, every importance ratio is 1: nothing was shifted, stacked or masked askew."""
-    image = dict(shape=(84, 84), num_stacked=4) if torso == "shallow" else dict(shape=(3, 2), num_stacked=1)
+    observations = dict(mlp=dict(shape=(3, 2), num_stacked=1), minatar=dict(shape=(10, 10, 4), num_stacked=1))
+    image = observations.get(torso, dict(shape=(84, 84), num_stacked=4))
     environment = scripted.Scripted(random_scripts(3, 3), **image)
-    network = networks.make(environment.spec, torso=torso, seed=1)
-    network._policy.kernel.assign(100.0 * network._policy.kernel)  # a head that tells observations apart
-    stream = Stream(environment, unroll_length=6, num_unrolls=5, logits=policies.network_outputs(network))
+    clip = actor_critic.REWARD_CLIPPING["abs_one"]  # the rewards of the script reach into the hundreds
+    network = networks.make(environment.spec, torso=torso, core=core, core_size=16, clip_reward=clip, seed=1)
+    # A head that tells observations apart, but is not certain.
+    scale = 1000.0 if core == "lstm" else 1.0 if torso == "minatar" else 100.0
+    network._policy.kernel.assign(scale * network._policy.kernel)
+    stream = Stream(
+        environment, unroll_length=6, num_unrolls=5, logits=policies.network_outputs(network),
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
     loss = actor_critic.actor_critic(corrections.vtrace)
     for unroll in stream.unrolls:
         batch = datasets.stack(unroll)
         assert np.ptp(batch.logits_tm1) > 0.1
-        _, metrics = loss(network(batch.observation, batch.is_first), batch)
-        assert float(metrics["log_rho_max"]) < 1e-5
+        outputs = network(*learners.network_inputs(batch))
+        np.testing.assert_allclose(outputs.logits[:-1], batch.logits_tm1, atol=1e-5 * np.abs(batch.logits_tm1).max())
+        _, metrics = loss(outputs, batch)
+        assert float(metrics["log_rho_max"]) < 1e-5 * max(1.0, np.abs(batch.logits_tm1).max())
         assert float(metrics["num_transitions"]) == 18 - np.sum(batch.is_first[1:])
     for variable in network.trainable_variables:  # and it would show if they were others
         variable.assign(1.05 * variable)
-    _, metrics = loss(network(batch.observation, batch.is_first), batch)
+    _, metrics = loss(network(*learners.network_inputs(batch)), batch)
     assert float(metrics["log_rho_max"]) > 1e-3
+    if core != "none":  # the state of the unroll's start matters, and so do the last action and reward
+        for name, value in dict(core_state=0.5, previous_action=1, previous_reward=0.5).items():
+            other = batch._replace(**{name: getattr(batch, name) + value}, is_first=batch.is_first & False)
+            assert np.abs(network(*learners.network_inputs(other)).logits[0] - outputs.logits[0]).max() > 1e-4, name
 
 
 def test_new_weights_act_from_the_next_unroll_on():

@@ -134,6 +134,7 @@ def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, len
         n = window.shape[1]
         return Outputs(tf.zeros([1, n, 2]), 5.0 * tf.ones([1, n]))
 
+    network.core_state_shape = None
     value = offline.monte_carlo_start_value(network, config, num_episodes=2, seed=0)
     expected = sum(0.99**t for t in range(length)) + (5.0 * 0.99**length if ends == "truncated" else 0.0)
     assert value == pytest.approx(expected, rel=1e-5)

