@@ -68,9 +68,8 @@ def train(arguments: list[str]) -> int:
     threads, arguments = _take_flag(arguments, "--threads")
     overrides = config_lib.parse_overrides(arguments)
     path, folder = overrides.pop("config", None), overrides.pop("run", None)
-    num_learners = overrides.pop("num_learners", 1)
-    if num_learners != 1:
-        raise config_lib.ConfigError([f"--num-learners {num_learners}: expected 1; several learners are not built yet"])
+    if "num_learners" in overrides:  # the short form
+        overrides["learner.num_learners"] = overrides.pop("num_learners")
     if path is None and "environment.name" not in overrides:
         raise config_lib.ConfigError(["--config: missing; expected a file like configs/pong.yaml"])
     config = config_lib.load(path, overrides) if path else config_lib.build({}, overrides)
@@ -80,9 +79,10 @@ def train(arguments: list[str]) -> int:
     from impala.programs import compose
 
     spec = compose.check(config)
-    if (config.learner.jit_compile or config.network.bfloat16) and not _has_gpu():
+    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
+    _check_learners(config.learner.num_learners, threads)
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
         return _launch(config, spec, run, profile=profile, threads=threads, started=started)
@@ -154,9 +154,25 @@ def _print_last_row(folder: Path) -> None:
               f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
 
 
-def _has_gpu() -> bool:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
+def _check_learners(num_learners: int, threads: bool) -> None:
+    if num_learners > 1 and threads:
+        raise config_lib.ConfigError([
+            f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
+        ])  # fmt: skip
+    if _num_gpus() and num_learners > _num_gpus():
+        raise config_lib.ConfigError([
+            f"learner.num_learners={num_learners}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
+            "CUDA_VISIBLE_DEVICES= to learn on CPUs"
+        ])  # fmt: skip
+
+
+def _num_gpus() -> int:
+    """The number of GPUs that the learners may use, told without TensorFlow."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible in ("", "-1"):
+        return 0
+    present = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return min(present, len(visible.split(","))) if visible else present
 
 
 def _take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:

@@ -50,7 +50,10 @@ def refused(capsys, *arguments):
          "loss: alpha_rho=0.9 > alpha_c=0.5; leaky V-trace may expand then; allow_expansion forces it"),
         (["--environment.name", "Pendulum-v1"], None),  # continuous actions
         (["--actor.num-environments", "33"], None),
-        (["--num-learners", "2"], None),
+        (["--num-learners", "3"],
+         "learner.num_learners=3 does not divide learner.batch_size: 8 chunks cannot be shared equally; expected a divisor"),
+        (["--num-learners", "2", "--threads"],
+         "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
     ],

@@ -1,5 +1,6 @@
 """Writers: from steps to unrolls, and from unrolls to a table or to memory."""
 
+import collections
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -69,6 +70,30 @@ class UnrollWriter:
         if self._t == self._length:
             self._seq += 1
             self._sink([Chunk(*(f[i] if isinstance(f, np.ndarray) else f for f in chunk)) for i in range(self._n)])
+
+
+class InTurn:
+    """Hands chunks to several sinks in turn; `seq` counts the chunks of an environment in each of them."""
+
+    def __init__(self, sinks: Sequence["TableSink"]):
+        self._sinks, self._num_chunks = sinks, 0
+        self._seqs: collections.Counter = collections.Counter()
+
+    def __call__(self, chunks: list[Chunk]) -> None:
+        shares: list[list[Chunk]] = [[] for _ in self._sinks]
+        for chunk in chunks:
+            index = self._num_chunks % len(self._sinks)
+            source = (index, *chunk.origin[:-1].tolist())
+            chunk.origin[-1] = self._seqs[source]
+            shares[index].append(chunk)
+            self._seqs[source] += 1
+            self._num_chunks += 1
+        for sink, share in zip(self._sinks, shares):
+            sink(share)
+
+    def blocked_fraction(self) -> float:
+        """Returns the share of time waited for the tables since the last call."""
+        return sum(sink.blocked_fraction() for sink in self._sinks)
 
 
 class TableSink:

@@ -117,7 +117,8 @@ class LossConfig(_Model):
 
 class LearnerConfig(_Model):
     unroll_length: Count = 20  # T, agent steps
-    batch_size: Count = 32  # B, chunks
+    batch_size: Count = 32  # B, chunks, over all learners
+    num_learners: Count = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
     optimizer: Literal["adam", "rmsprop"] = "adam"
     learning_rate: Positive = 5e-4
     learning_rate_schedule: Schedule = "linear"
@@ -157,6 +158,13 @@ class Config(_Model):
             raise ValueError(
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
                 "expected a whole number"
+            )
+        num_learners = self.learner.num_learners
+        if batch_size % num_learners or self.num_replayed % num_learners:
+            what = f"{batch_size} chunks" + (f", {self.num_replayed} of them replayed," if self.num_replayed else "")
+            raise ValueError(
+                f"learner.num_learners={num_learners} does not divide learner.batch_size: {what} cannot be shared "
+                "equally; expected a divisor"
             )
         if self.num_fresh > replay.queue_size:
             raise ValueError(

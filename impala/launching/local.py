@@ -226,23 +226,29 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
         say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
     else:
         time.sleep(_TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
-    failed = {} if was_interrupted else {name: status for name, status in processes.ended().items() if status != 0}
-    done = processes.ended().get("learner/0") == 0
+    ended = {} if was_interrupted else processes.ended()
+    failed = {name: status for name, status in ended.items() if status != 0}
+    # Several learners are done together; the first still has its checkpoint to write.
+    is_done = was_interrupted or ended.get("learner/0") == 0
+    is_done |= not failed and any(name.startswith("learner/") for name in ended)
     processes.stop(should_kill=lambda: interrupts.count > 1)
     if interrupts.count > 1:
         return EXIT_INTERRUPTED
-    if done or (was_interrupted and processes.ended().get("learner/0") == 0):
+    if is_done and processes.ended().get("learner/0") == 0:
         return 0
     return _report(processes, failed or processes.ended())
 
 
 def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
-    """Prints what a node that failed said last, the learner before others, and returns the run's exit status."""
+    """Prints what a node that failed said last, and returns the run's exit status.
+
+    The learner's words come before others', and before those of a node that only lost its peer.
+    """
     failed = {name: status for name, status in ended.items() if status != 0} or ended
     if not failed or isinstance(processes, Threads):
         print("the nodes did not stop in time; the run's last checkpoint may be missing", file=sys.stderr)
         return EXIT_FAILED
-    name = min(failed, key=lambda n: (n != "learner/0", n))
+    name = min(failed, key=lambda n: (failed[n] == EXIT_TRY_AGAIN, n != "learner/0", n))
     status = failed[name]
     lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()
     if status == EXIT_USAGE:

@@ -1,5 +1,6 @@
 """What every node of a program does first: its name, its signals, its devices, its end with the launcher."""
 
+import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -98,14 +99,29 @@ def hide_gpus() -> None:
     tf.config.set_visible_devices([], "GPU")
 
 
-def learner_device() -> str:
-    """Returns the device to learn on: TensorFlow's first GPU, its memory taken as it is needed, else the CPU."""
+def learner_device(index: int = 0) -> str:
+    """Returns the device of a learner: the GPU of its index, its memory taken as it is needed, else the CPU.
+
+    The process sees no other GPU.
+    """
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.list_physical_devices("GPU")[index : index + 1]
+    tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     return "/GPU:0" if gpus else "/CPU:0"
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int):
+    """Ends the process with SIGALRM where the block takes longer, even where it sits in C++ and lets no Python run."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def set_tensorflow_threads(num_threads: int) -> None:

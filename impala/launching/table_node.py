@@ -26,9 +26,9 @@ class TableHandle(base.Handle):
 class TableNode(lp.PyNode):
     """Serves what `make_tables` returns until the program stops."""
 
-    def __init__(self, make_tables: Callable[[], Sequence]):
+    def __init__(self, make_tables: Callable[[], Sequence], index: int = 0):
         super().__init__(self.run)
-        self._make_tables = make_tables
+        self._make_tables, self._index = make_tables, index
         self._address = lp.Address("reverb")
         self.allocate_address(self._address)
 
@@ -36,7 +36,7 @@ class TableNode(lp.PyNode):
         return self._track_handle(TableHandle(self._address))
 
     def run(self) -> None:
-        stop = processes.prepare("table")
+        stop = processes.prepare("table", self._index)
         import reverb
 
         port = lp.get_port_from_address(self._address.resolve())

@@ -1,11 +1,13 @@
 """next(batch) → loss → gradients → optimizer, one `tf.function` traced once."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from impala.learning.gradients import naming_lost_peers
 from impala.types import Chunk, Weights
 
 
@@ -14,10 +16,12 @@ class NonFiniteUpdates(RuntimeError):
 
 
 class Result(NamedTuple):
-    """What one update did; `metrics` are Python floats."""
+    """What one update did; `metrics` are Python floats, [B] the chunks of all learners."""
 
     applied: bool
     metrics: dict[str, float]
+    weights_version: np.ndarray  # [B] of the weights that acted
+    is_replayed: np.ndarray  # [B] bool
 
 
 class Learner:
@@ -31,15 +35,17 @@ class Learner:
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
       after_update: called with the number of updates after each of them.
+      group: the learners that this one updates together with, each on its share of a batch; see `gradients.Group`.
     """
 
     def __init__(
         self, network, loss: Callable, optimizer, *, max_grad_norm: float,
         jit_compile: bool = False, max_non_finite: int = 10, after_update: Sequence[Callable[[int], None]] = (),
+        group=None,
     ):  # fmt: skip
         self.network, self.optimizer = network, optimizer
         self._loss, self._max_grad_norm, self._max_non_finite = loss, max_grad_norm, max_non_finite
-        self._after_update = after_update
+        self._after_update, self._group = after_update, group
         self.num_updates = 0  # batches consumed; the clock of policy lag
         self.num_skipped = self._skipped_in_a_row = 0
         self._variables = list(network.trainable_variables)
@@ -56,9 +62,11 @@ class Learner:
 
         Raises:
           NonFiniteUpdates: that happened `max_non_finite` times in a row.
+          gradients.PeerLost: a learner of the group is gone; nothing was changed.
         """
         tensors = {name: _tensor(value) for name, value in scheduled.items()}
-        applied, metrics = self._step(batch, _tensor(learning_rate), tensors)
+        with naming_lost_peers() if self._group else contextlib.nullcontext():
+            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors)
         self.num_updates += 1
         for job in self._after_update:
             job(self.num_updates)
@@ -73,7 +81,9 @@ class Learner:
                     f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
                     "lower learner.learning_rate or look at the chunks"
                 )
-        return Result(applied, dict(zip(self._metric_names, metrics.numpy().tolist())))
+        weights_version, is_replayed = chunks.numpy()
+        metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
+        return Result(applied, metrics, weights_version.astype(np.int64), is_replayed > 0)
 
     def weights(self) -> Weights:
         """Returns copies of the parameters, with the number of updates that made them."""
@@ -86,6 +96,10 @@ class Learner:
             outputs = self.network(*network_inputs(batch))
             loss, metrics = self._loss(outputs, batch, **scheduled)
         gradients = tape.gradient(loss, self._variables)
+        chunks = _facts(batch)
+        if self._group:
+            gradients, metrics, chunks = self._group.combine(gradients, metrics, chunks)
+            loss = metrics["loss"]
         norm = tf.linalg.global_norm(gradients)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         scale = self._max_grad_norm / tf.maximum(norm, self._max_grad_norm)
@@ -97,7 +111,14 @@ class Learner:
         applied = tf.cond(finite, apply, lambda: False)
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
-        return applied, tf.stack(list(metrics.values()))
+        return applied, tf.stack(list(metrics.values())), chunks
+
+
+def _facts(batch: Chunk) -> tf.Tensor:
+    """Returns [2, B]: the version of the weights that acted, and whether a chunk was replayed."""
+    version = tf.cast(batch.weights_version, tf.float64)
+    is_fresh = isinstance(batch.is_replayed, tuple)
+    return tf.stack([version, tf.zeros_like(version) if is_fresh else tf.cast(batch.is_replayed, tf.float64)])
 
 
 def network_inputs(batch: Chunk) -> tuple:

@@ -9,9 +9,9 @@ def metrics(
 ) -> dict[str, tf.Tensor]:  # fmt: skip
     """Returns scalars, means over all transitions unless they say otherwise.
 
-    num_transitions: of fresh chunks only, since replay brings no new frames. entropy: of π, whatever the bonus is.
-    advantage: its absolute value. log_rho_max: the largest. rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄,
-    whether the scheme clips or not.
+    num_transitions: of fresh chunks only, since replay brings no new frames. num_rows: of all chunks.
+    entropy: of π, whatever the bonus is. advantage: its absolute value. log_rho_max: the largest.
+    rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, whether the scheme clips or not.
     effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
     the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
     rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
@@ -42,6 +42,7 @@ def metrics(
         "policy_clipped_fraction": mean(is_clipped_tm1),
         "replayed_fraction": tf.reduce_mean(is_replayed),
         "num_transitions": tf.reduce_sum(is_some_t * (1.0 - is_replayed)),
+        "num_rows": tf.reduce_sum(is_some_t),
     }
 
 

@@ -84,6 +84,21 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
     return dict(memory)
 
 
+class FrameCounter:
+    """Counts the frames and updates of a learner that leaves the rest to the first of its peers."""
+
+    return_mean = None
+
+    def __init__(self, frames_per_step: int, state: dict):
+        self._frames_per_step, self.frames = frames_per_step, int(state.get("frames", 0))
+
+    def add_update(self, updates: int, metrics: dict[str, float], *_) -> None:
+        self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
+
+    def add_wait(self, seconds: float) -> None:
+        pass
+
+
 class Monitor:
     """Gathers what learner and actors report and writes one row a period.
 

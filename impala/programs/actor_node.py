@@ -14,30 +14,33 @@ class ActorNode:
     """Steps one actor's environments in lanes, writes chunks, fetches weights, reports to the learner.
 
     Args:
-      table: `reverb.Client`.
-      learner: RPC client of `LearnerNode`.
+      tables: a `reverb.Client` for each learner.
+      reports: RPC client of the `LearnerNode` that gathers metrics.
+      weights: RPC client of the one that weights are fetched from.
     """
 
     _REPORT_SECONDS = 1.0
 
-    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, table, learner):
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
         from impala.launching import processes
-        from impala.learning import learners, weights
+        from impala.learning import learners
+        from impala.learning.weights import Fetcher
 
         self._stop = processes.prepare("actor", index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._run, self._index = config, spec, run, index
-        self._learner = learner
-        table.server_info(timeout=60)  # a writer would wait for a missing server for ever
+        self._reports = reports
+        for table in tables:
+            table.server_info(timeout=60)  # a writer would wait for a missing server for ever
         self._network = make_network(config, spec)
         variables = list(self._network.trainable_variables)
-        self._fetcher = weights.Fetcher(
-            learner.futures.get_weights, lambda w: learners.assign_weights(variables, w),
+        self._fetcher = Fetcher(
+            weights.futures.get_weights, lambda w: learners.assign_weights(variables, w),
             should_stop=self._stop.is_set,
         )
-        self._lanes = self._make_lanes(table)
+        self._lanes = self._make_lanes(tables)
 
-    def _make_lanes(self, table) -> list:
+    def _make_lanes(self, clients) -> list:
         from impala.acting import chunks, policies
         from impala.replay import tables
 
@@ -45,7 +48,11 @@ class ActorNode:
         num_each = actor.num_environments // actor.num_lanes
         outputs, lanes = policies.network_outputs(self._network), []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
-        self._sink = chunks.TableSink(table, names, should_stop=self._stop.is_set, max_pending=num_each)
+        max_pending = max(1, num_each // len(clients))
+        self._sink = chunks.InTurn([
+            chunks.TableSink(client, names, should_stop=self._stop.is_set, max_pending=max_pending)
+            for client in clients
+        ])  # fmt: skip
         for lane in range(actor.num_lanes):
             first = lane * num_each
             origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)
@@ -69,7 +76,7 @@ class ActorNode:
 
         num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
-        report = _Reporter(self._learner, self._index, self._REPORT_SECONDS)
+        report = _Reporter(self._reports, self._index, self._REPORT_SECONDS)
         for count, episodes in enumerate(actors.interleave(loops)):
             if self._stop.is_set():
                 break

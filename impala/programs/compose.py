@@ -105,8 +105,11 @@ def make_actor(
     )
 
 
-def make_learner(config: Config, network, correction: Callable | None = None):
-    """Composes loss, correction, optimizer and learner as configured, or with another V-based `correction`."""
+def make_learner(config: Config, network, correction: Callable | None = None, *, group=None):
+    """Composes loss, correction, optimizer and learner as configured, or with another V-based `correction`.
+
+    `group` are the learners that it updates together with.
+    """
     from impala.learning import learners, optimizers
 
     learner = config.learner
@@ -124,6 +127,7 @@ def make_learner(config: Config, network, correction: Callable | None = None):
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
         after_update=after_update,
+        group=group,
     )
 
 

@@ -12,12 +12,19 @@ the *policy lag*, counted in updates; V-trace corrects for it.
 
 Differences from the paper: an actor steps many environments at once and infers them in batches, in lanes that take
 turns; a truncated episode bootstraps from its last observation; the transition across a reset is masked.
+
+With `learner.num_learners` K there are K queues and K learners. Each takes B/K chunks from its own; gradients are
+summed (`learning.gradients`), so that all make the same update, that of one learner with B chunks. An actor hands its
+chunks to the queues in turn and fetches weights from one of the learners: they are equal.
 """
+
+import math
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
 from impala.config import Config
+from impala.launching.peers import AddressHandle
 from impala.launching.table_node import TableNode
 from impala.programs.actor_node import ActorNode
 from impala.programs.learner_node import LearnerNode
@@ -28,25 +35,36 @@ _RPC_SECONDS = 300.0  # the first update may be compiled for minutes; whoever wa
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires one table, one learner and `config.actor.num_actors` actors."""
+    """Wires `learner.num_learners` tables and learners, and `actor.num_actors` actors."""
+    num_learners = config.learner.num_learners
 
-    def make_tables():
+    def make_tables():  # of one learner
         from impala.replay import tables
 
         chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
         replay = config.replay
         return [
-            tables.queue(chunk, replay.queue_size),
-            *([tables.uniform(chunk, replay.size)] if replay.fraction else []),
+            tables.queue(chunk, math.ceil(replay.queue_size / num_learners)),
+            *([tables.uniform(chunk, math.ceil(replay.size / num_learners))] if replay.fraction else []),
         ]
 
     program = lp.Program(config.program)
     with program.group("table"):
-        table = program.add_node(TableNode(make_tables))
+        tables = [program.add_node(TableNode(make_tables, index)) for index in range(num_learners)]
+    addresses = [lp.Address("peer") for _ in range(num_learners)] if num_learners > 1 else []
+    peers, learners = [AddressHandle(address) for address in addresses], []
     with program.group("learner"):
-        learner = program.add_node(lp.CourierNode(LearnerNode, config, spec, run, table=table))
-    learner.set_client_kwargs(call_timeout=_RPC_SECONDS)
+        for index, table in enumerate(tables):
+            node = lp.CourierNode(LearnerNode, config, spec, run, index, table=table, peers=peers)
+            for address in addresses[index : index + 1]:
+                node.allocate_address(address)
+            learners.append(program.add_node(node))
+            learners[-1].set_client_kwargs(call_timeout=_RPC_SECONDS)
     with program.group("actor"):
         for index in range(config.actor.num_actors):
-            program.add_node(lp.PyClassNode(ActorNode, config, spec, run, index, table=table, learner=learner))
+            node = lp.PyClassNode(
+                ActorNode, config, spec, run, index, tables=tables, reports=learners[0],
+                weights=learners[index % num_learners],
+            )  # fmt: skip
+            program.add_node(node)
     return program

@@ -1,6 +1,7 @@
 """What runs inside the learner's process."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,42 +18,86 @@ from impala.types import Chunk, EnvironmentSpec, Episode
 class LearnerNode:
     """Trains on what the table gives, serves weights, gathers metrics, checkpoints. Public methods are RPCs.
 
+    One of several learners updates together with its peers; the first gathers metrics and checkpoints for all.
+
     Args:
-      table: `reverb.Client`.
+      index: of this learner.
+      table: `reverb.Client` of its own table.
+      peers: "host:port" of every learner's server, this one's included; none for a single learner.
     """
 
-    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
+    _START_SECONDS, _JOIN_SECONDS = 120, 60  # for all learners to meet, and then for TensorFlow to connect them
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers=()):
         from impala.launching import processes
 
-        self._stop = processes.prepare("learner")  # before the seconds that the imports take
+        self._stop = processes.prepare("learner", index)  # before the seconds that the imports take
         import tensorflow as tf
 
-        from impala.learning import checkpoints, weights
+        from impala.learning import weights
         from impala.monitoring import metrics
 
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
-        self._device = processes.learner_device()
-        self._config, self._spec, self._run, self._table = config, spec, run, table
+        self._device = processes.learner_device(index)
+        self._config, self._spec, self._run, self._table, self._index = config, spec, run, table, index
+        self._group = self._meet(peers) if len(peers) > 1 else None
         with tf.device(self._device):
             network = make_network(config, spec)
-            self._learner = make_learner(config, network)
+            self._learner = make_learner(config, network, group=self._group)
         logging.info("learning on %s", self._device)
         self._publisher = weights.Publisher(self._learner.weights)
+        state = self._restore(network) if index == 0 else {}
+        if self._group:
+            state |= self._share(network, state)
+        self._learner.num_updates = int(state.get("updates", 0))
+        if index == 0:
+            self._monitor = metrics.Monitor(
+                run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,
+                started=run.started,
+            )  # fmt: skip
+        else:
+            self._monitor = metrics.FrameCounter(spec.frames_per_step, state)
+        self._scheduled = make_schedules(config)
+        self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
+
+    def _meet(self, peers):
+        """Waits for all learners and returns their group."""
+        from impala.launching import processes
+        from impala.launching.peers import meet
+        from impala.learning import gradients
+
+        try:
+            if not meet(self._index, peers, seconds=self._START_SECONDS, should_stop=self._stop.is_set):
+                processes.finish()
+        except TimeoutError as error:
+            print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
+            processes.finish(processes.EXIT_TRY_AGAIN)
+        with processes.time_limit(self._JOIN_SECONDS):
+            group = gradients.Group(self._index, peers, is_mean=self._config.loss.reduction == "mean")
+        processes.restore_signals(self._stop)  # TensorFlow took SIGTERM
+        return group
+
+    def _restore(self, network) -> dict:
+        """Restores the newest sound checkpoint and returns its state."""
+        from impala.launching import processes
+        from impala.learning import checkpoints
+
         self._checkpoints = checkpoints.Checkpoints(
-            run.folder / "checkpoints", num_kept=config.num_checkpoints,
+            self._run.folder / "checkpoints", num_kept=self._config.num_checkpoints,
             network=network, optimizer=self._learner.optimizer,
         )  # fmt: skip
         try:
-            state = self._checkpoints.restore(report=logging.warning) or {}
+            return self._checkpoints.restore(report=logging.warning) or {}
         except checkpoints.OtherNetwork as error:
             processes.refuse(f"{error}; use another --run, or --restart")
-        self._learner.num_updates = int(state.get("updates", 0))
-        self._monitor = metrics.Monitor(
-            run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,
-            started=run.started,
-        )  # fmt: skip
-        self._scheduled = make_schedules(config)
-        self._feeder, self._reports = None, {}
+
+    def _share(self, network, state: dict) -> dict:
+        """Gives all learners what the first one restored."""
+        variables = [*network.variables, *self._learner.optimizer.variables()]
+        numbers = [float(state.get(name, 0)) for name in ("updates", "frames")]
+        updates, frames = self._group.broadcast(variables, numbers)
+        self._group.check_equal(variables)
+        return dict(updates=int(updates), frames=int(frames))
 
     # --- RPCs ---
 
@@ -74,62 +119,82 @@ class LearnerNode:
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
-        if self._feeder is None:
-            self._feeder = self._make_feeder()
-        started = time.monotonic()
-        batch = self._feeder.get(timeout_seconds=1.0)
-        self._monitor.add_wait(time.monotonic() - started)
+        batch = self._next_batch()
         if batch is None:
             return {}
         with self._publisher.updating():
             result = self._learner.update(batch, **self._scheduled(self._monitor.frames))
         self._monitor.add_update(
-            self._learner.num_updates, result.metrics, batch.weights_version.numpy(), batch.is_replayed.numpy()
+            self._learner.num_updates, result.metrics, result.weights_version, result.is_replayed
         )
         return result.metrics
+
+    def _next_batch(self) -> Chunk | None:
+        """Returns the next batch; None when none came within a second, or when the group does not go on."""
+        if self._feeder is None:
+            self._feeder = self._make_feeder()
+        if self._held is None:
+            started = time.monotonic()
+            self._held = self._feeder.get(timeout_seconds=1.0)
+            self._monitor.add_wait(time.monotonic() - started)
+        is_ready = self._held is not None
+        if self._group:  # all learners take this turn, or none does and those that have a batch keep it
+            is_ready, self._is_over = self._group.agree(is_ready=is_ready, wants_end=self._wants_end())
+        if not is_ready or self._is_over:
+            return None
+        batch, self._held = self._held, None
+        return batch
 
     # --- the loop ---
 
     def run(self) -> None:
         from impala.launching import processes
+        from impala.learning.gradients import PeerLost
 
         jobs = [
             _Periodically(self._config.log_period_seconds, self._log),
             _Periodically(self._config.checkpoint_period_seconds, self._save),
         ]
         profiler = _Profiler(self._run.folder / "profile") if self._run.profile else None
-        while not self._stop.is_set() and not self._is_done():
-            if not self.step():
-                self._check_table()
-            elif profiler:
-                profiler.after_update()
-            for job in jobs:
+        status = 0
+        while not (self._is_over if self._group else self._wants_end()):
+            try:
+                if not self.step():
+                    self._check_table()
+                elif profiler:
+                    profiler.after_update()
+            except PeerLost as error:  # the weights are those of the last whole update
+                print(error, file=sys.stderr, flush=True)
+                status = processes.EXIT_TRY_AGAIN
+                break
+            for job in jobs if self._index == 0 else ():
                 job.maybe_run()
-        self._save(last=True)
-        if self._monitor.has_updates:
-            self._log()
-        self._monitor.close()
-        processes.finish()
+        if self._index == 0:
+            self._save(last=True)
+            if self._monitor.has_updates:
+                self._log()
+            self._monitor.close()
+        processes.finish(status)
 
-    def _is_done(self) -> bool:
+    def _wants_end(self) -> bool:
         target, mean = self._config.target_return, self._monitor.return_mean
-        return self._monitor.frames >= self._config.total_frames or (
-            target is not None and mean is not None and mean >= target
-        )
+        is_done = self._monitor.frames >= self._config.total_frames
+        return self._stop.is_set() or is_done or (target is not None and mean is not None and mean >= target)
 
     def _make_feeder(self):
         from impala.replay import datasets, tables
 
         config, address, learner = self._config, self._table.server_address, self._config.learner
+        num_fresh, num_replayed = config.num_fresh // learner.num_learners, config.num_replayed // learner.num_learners
         return datasets.Feeder(
-            lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=config.num_fresh),
-            batch_size=learner.batch_size,
-            make_replayed=lambda: datasets.chunks(address, tables.REPLAY, max_in_flight=config.num_replayed),
-            num_replayed=config.num_replayed,
+            lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=num_fresh),
+            batch_size=num_fresh + num_replayed,
+            make_replayed=lambda: datasets.chunks(address, tables.REPLAY, max_in_flight=num_replayed),
+            num_replayed=num_replayed,
             num_prefetched=learner.num_prefetched_batches,
             device=self._device,
             record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
-            if self._config.record_chunks
+            if self._config.record_chunks and self._index == 0
             else None,
         )
 

@@ -1,0 +1,71 @@
+"""Nodes of one kind that talk to each other by means of their own, beside their RPC servers."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import launchpad as lp
+from launchpad.nodes import base
+
+
+class AddressHandle(base.Handle):
+    """Becomes "host:port" in the node that it is handed to."""
+
+    def __init__(self, address: lp.Address):
+        self._address = address
+
+    def dereference(self) -> str:
+        return self._address.resolve()
+
+
+def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: Callable[[], bool]) -> bool:
+    """Waits until every node of `addresses` has called `meet` with them; returns False where it is time to stop.
+
+    All learners must be there before TensorFlow looks for them: it waits for an hour, and meanwhile no Python runs, no
+    signal handler and no thread. Each node listens on its own address and greets the others; one that has greeted all
+    and was greeted by all is done with its socket, which is free for TensorFlow's server then.
+
+    Raises:
+      TimeoutError: after `seconds`; names those who were not heard.
+    """
+    others = {i: _host_and_port(address) for i, address in enumerate(addresses) if i != index}
+    _, port = _host_and_port(addresses[index])
+    greeted, heard, deadline = set(), set(), time.monotonic() + seconds
+    with socket.create_server(("", port)) as server, selectors.DefaultSelector() as ready:
+        ready.register(server, selectors.EVENT_READ)
+        while greeted != others.keys() or heard != others.keys():
+            if should_stop():
+                return False
+            if time.monotonic() > deadline:
+                missing = ", ".join(f"{i} at {addresses[i]}" for i in sorted(others.keys() - (greeted & heard)))
+                raise TimeoutError(f"no answer from {missing} within {seconds:.0f} s")
+            greeted |= {i for i in others.keys() - greeted if _greet(others[i], index)}
+            for _ in ready.select(timeout=0.1):
+                heard |= _hear(server) & others.keys()
+    return True
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def _greet(address: tuple[str, int], index: int) -> bool:
+    try:
+        with socket.create_connection(address, timeout=0.5) as connection:
+            connection.sendall(index.to_bytes(4, "big"))
+        return True
+    except OSError:  # not there yet
+        return False
+
+
+def _hear(server: socket.socket) -> set[int]:
+    """Returns the index of who greeted; nobody where a stranger knocked."""
+    try:
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(0.5)
+            return {int.from_bytes(connection.recv(4), "big")}
+    except OSError:
+        return set()

@@ -1,0 +1,128 @@
+"""Who applies gradients: K synchronous learners, each on its share of a batch, whose gradients are summed.
+
+    learner 0: gradient of B/K chunks ─┐
+    learner 1: gradient of B/K chunks ─┼─ all-reduce: Σ ─▶ every learner applies the same update to the same weights
+    learner …                          ┘
+
+One all-reduce an update carries gradients, metrics and the chunks' versions. It goes through TensorFlow's
+`MultiWorkerMirroredStrategy`, of which only the collectives are used: weights are ordinary variables, equal because
+they start equal and get equal updates.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+
+class PeerLost(RuntimeError):
+    """Another learner ended or froze; the collectives of this process are dead with it."""
+
+
+class LearnersDiffer(RuntimeError):
+    """Learners that should hold the same weights do not."""
+
+
+class Group:
+    """K learners that update together; every method is a rendezvous of all of them, called in the same order.
+
+    Making one waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It
+    takes SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
+    process. Its server answers whoever reaches its port: private networks only.
+
+    Args:
+      index: of this learner.
+      addresses: "host:port" of every learner's server.
+      is_mean: losses are means over transitions, so gradients are weighted with their number.
+    """
+
+    def __init__(self, index: int, addresses: Sequence[str], *, is_mean: bool = False):
+        self.index, self.size, self._is_mean = index, len(addresses), is_mean
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=index, rpc_layer="grpc"
+        )
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        self._sum = tf.function(self._all_reduce, autograph=False)
+
+    def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
+        """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
+
+        In the graph of an update. Of metrics, `num_…` and a summed loss add up, `…_max` are maxima, the rest means
+        weighted with each learner's transitions (which `num_rows` counts).
+        """
+        names, weight = list(metrics), metrics["num_rows"] if self._is_mean else 1.0
+        columns = tf.cast(tf.reshape(chunks, [-1]), tf.float32)  # versions are exact to 16 million updates
+        facts = tf.concat([tf.stack([metrics[name] for name in names]), columns], axis=0)
+        # Each learner fills its own row of a table of zeros: a sum that gathers.
+        table = tf.pad(facts[None], [[self.index, self.size - 1 - self.index], [0, 0]])  # [K, facts]
+        parts = [gradient * weight for gradient in gradients] + [table]
+        total = self._all_reduce(tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0))
+        flat = tf.split(total, [part.shape.num_elements() for part in parts])
+        *gradients, table = (tf.reshape(f, part.shape) for f, part in zip(flat, parts))
+        columns = dict(zip(names, tf.unstack(table[:, : len(names)], axis=1)))
+        num_rows = tf.maximum(tf.reduce_sum(columns["num_rows"]), 1.0)
+        if self._is_mean:
+            gradients = [gradient / num_rows for gradient in gradients]
+        combined = {name: self._combine(name, column, columns["num_rows"]) for name, column in columns.items()}
+        chunks = tf.concat(tf.unstack(tf.reshape(table[:, len(names) :], [self.size, *chunks.shape])), axis=1)
+        return gradients, combined, tf.cast(chunks, tf.float64)
+
+    def _combine(self, name: str, column: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+        if name.startswith("num_") or (name == "loss" and not self._is_mean):
+            return tf.reduce_sum(column)
+        if name.endswith("_max"):
+            return tf.reduce_max(column)
+        return tf.reduce_sum(column * num_rows) / tf.maximum(tf.reduce_sum(num_rows), 1.0)
+
+    def agree(self, *, is_ready: bool, wants_end: bool) -> tuple[bool, bool]:
+        """Returns whether all learners are ready for an update, and whether any of them wants to end.
+
+        Raises:
+          PeerLost: a peer is gone.
+        """
+        num_ready, num_ending = self._sum_of([float(is_ready), float(wants_end)])
+        return num_ready == self.size, num_ending > 0
+
+    def broadcast(self, variables: Sequence[tf.Variable], numbers: Sequence[float]) -> list[float]:
+        """Gives every learner the first one's `variables`, and returns the first one's `numbers`."""
+        arrays = [variable.numpy() for variable in variables] + [np.array(numbers, np.float64)]
+        flat = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
+        flat = self._sum_of(flat if self.index == 0 else np.zeros_like(flat))
+        *values, numbers = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+        for variable, value in zip(variables, values):
+            variable.assign(value.reshape(variable.shape).astype(variable.dtype.as_numpy_dtype))
+        return numbers.tolist()
+
+    def check_equal(self, variables: Sequence[tf.Variable]) -> None:
+        """Raises LearnersDiffer where `variables` are not the same on all learners, bit for bit."""
+        digest = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in variables)).digest()
+        mine = np.frombuffer(digest[:12], np.uint16).astype(np.float64)
+        theirs = self._sum_of(np.stack([mine, mine**2])) / self.size
+        if (theirs[1] - theirs[0] ** 2 > 0.1).any():
+            raise LearnersDiffer(f"learner {self.index} holds other weights than its peers; expected the same on all")
+
+    def _sum_of(self, values) -> np.ndarray:
+        with naming_lost_peers():
+            return self._sum(tf.cast(values, tf.float64)).numpy()
+
+    def _all_reduce(self, x: tf.Tensor) -> tf.Tensor:
+        def in_replica():
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))  # identity: it wants a device
+
+        return self._strategy.run(in_replica)
+
+
+@contextlib.contextmanager
+def naming_lost_peers():
+    """Turns what TensorFlow raises where a peer is gone into `PeerLost`."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+            tf.errors.DeadlineExceededError) as error:  # fmt: skip
+        logging.error("%s", error)
+        reason = str(error).strip().splitlines()[0][:200]
+        raise PeerLost(f"another learner ended or froze, so that all end; start again to resume ({reason})") from None

@@ -1,0 +1,55 @@
+"""Nodes that wait for each other before TensorFlow does."""
+
+import socket
+import threading
+import time
+from concurrent import futures
+
+import pytest
+
+from impala.launching.peers import meet
+from tests.learning.test_gradients import free_addresses
+
+
+def never():
+    return False
+
+
+def test_all_meet_however_late_the_last_one_is():
+    addresses = free_addresses(3)
+    with futures.ThreadPoolExecutor() as pool:
+        early = [pool.submit(meet, index, addresses, seconds=20, should_stop=never) for index in (0, 1)]
+        time.sleep(1.0)
+        assert not any(future.done() for future in early)
+        assert meet(2, addresses, seconds=20, should_stop=never)
+        assert all(future.result(timeout=5) for future in early)
+    for address in addresses:  # free for the servers to come
+        socket.create_server(("", int(address.rpartition(":")[2]))).close()
+
+
+def test_those_who_are_missing_are_named():
+    addresses = free_addresses(4)
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(meet, index, addresses, seconds=2, should_stop=never) for index in (0, 2)]
+        for future in waiting:
+            with pytest.raises(TimeoutError, match=f"no answer from 1 at {addresses[1]}, 3 at {addresses[3]} within 2 s"):
+                future.result(timeout=10)
+
+
+def test_a_stranger_is_nobody():
+    addresses = free_addresses(2)
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(meet, 0, addresses, seconds=2, should_stop=never)
+        time.sleep(0.5)
+        socket.create_connection(("localhost", int(addresses[0].rpartition(":")[2]))).close()
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=10)
+
+
+def test_it_hears_the_stop_signal():
+    stop = threading.Event()
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(meet, 0, free_addresses(2), seconds=60, should_stop=stop.is_set)
+        time.sleep(0.3)
+        stop.set()
+        assert waiting.result(timeout=3) is False

@@ -1,0 +1,99 @@
+"""K learners that update together, each in a process of its own, against one learner with all chunks."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.learning import group_worker
+
+
+def free_addresses(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("localhost", 0))
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def run_group(num_learners, mode, folder):
+    """Returns the processes and the paths of what they write."""
+    addresses, paths = free_addresses(num_learners), [folder / f"{index}.npz" for index in range(num_learners)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.learning.group_worker", str(index), ",".join(addresses), mode, str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for index, path in enumerate(paths)
+    ]  # fmt: skip
+    return processes, paths
+
+
+@pytest.mark.parametrize("num_learners, mode", [(2, "sum"), (3, "mean")])
+def test_k_learners_are_one(tmp_path, num_learners, mode):
+    """Same weights after 50 updates on the same batches, same metrics, and a bad share skips the update for all."""
+    processes, paths = run_group(num_learners, mode, tmp_path)
+    alone = group_worker.make_learner(mode, "adam" if mode == "sum" else "rmsprop")
+    expected = group_worker.train(alone, poisoned_share=True)
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors[-2000:]
+    results = [dict(np.load(path)) for path in paths]
+    for result in results:
+        assert result["weights"].tobytes() == results[0]["weights"].tobytes(), "all learners hold the same, bit for bit"
+        np.testing.assert_allclose(result["weights"], expected["weights"], atol=1e-5)
+        assert not result["applied"][7] and result["applied"].sum() == group_worker.NUM_UPDATES - 1
+        np.testing.assert_array_equal(result["versions"], expected["versions"])
+        np.testing.assert_array_equal(result["is_replayed"], expected["is_replayed"])
+        np.testing.assert_array_equal(result["metrics"], results[0]["metrics"])
+    names = sorted(alone.update(group_worker.batch_of(0), 0.0).metrics)
+    # Ratios and roots are means over learners, not over the whole batch, and a fraction of chunks is weighted with rows.
+    not_compared = ("effective_sample_size", "value_correction", "replayed_fraction")
+    compared = [i for i, name in enumerate(names) if name not in not_compared]
+    metrics, metrics_alone = (m[expected["applied"]][:, compared] for m in (results[0]["metrics"], expected["metrics"]))
+    np.testing.assert_allclose(metrics, metrics_alone, rtol=1e-3, atol=1e-4)
+
+
+def test_a_missing_peer_is_named_and_a_wait_can_be_ended(tmp_path):
+    """TensorFlow alone would wait for an hour, and hear no signal."""
+    waiting, ended = ([*free_addresses(2)] for _ in range(2))
+    commands = [
+        [sys.executable, "-m", "tests.learning.group_worker", "0", ",".join(addresses), "wait", "-"]
+        for addresses in (waiting, ended)
+    ]
+    patient, told = (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+    )
+    assert told.stdout.readline() == "WAITING\n"
+    time.sleep(2.0)
+    told.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    told.communicate(timeout=60)
+    assert told.returncode == 0 and time.monotonic() - started < 2.0
+    _, errors = patient.communicate(timeout=60)
+    assert patient.returncode == 75
+    assert f"the learners did not meet: no answer from 1 at {waiting[1]} within 6 s; start again" in errors
+
+
+def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path):
+    """Before that, what the first learner restored reaches the others, and they agree on whose turn it is."""
+    (tmp_path / "die").mkdir()
+    (tmp_path / "freeze").mkdir()
+    groups = {mode: run_group(2, mode, tmp_path / mode)[0] for mode in ("die", "freeze")}
+    for mode, limit in (("die", 5.0), ("freeze", 15.0)):
+        first, second = groups[mode]
+        output, errors = first.communicate(timeout=120)
+        second.send_signal(signal.SIGKILL)
+        second.communicate()
+        lost = re.search(r"LOST ([\d.]+) another learner ended or froze", output)
+        assert lost and float(lost[1]) < limit, (mode, output, errors[-2000:])
+        assert "DIFFER learner 0 holds other weights than its peers" in output
+        assert f"NUMBERS [5.0, {2.0**40}]" in output
+        assert "AGREED (True, False) (False, True)" in output

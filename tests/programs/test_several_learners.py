@@ -1,0 +1,82 @@
+"""Two learners of one program, through real processes."""
+
+import signal
+import time
+
+import pytest
+
+from impala.learning import checkpoints
+from tests.programs.running import (
+    CATCH,
+    ENDLESS,
+    is_training,
+    node,
+    press_ctrl_c,
+    rows,
+    run,
+    start,
+    survivors,
+    wait_for,
+)  # fmt: skip
+
+TWO = ["--num-learners", "2"]
+
+
+def test_two_learners_learn_catch_end_together_and_resume(tmp_path):
+    folder = tmp_path / "catch"
+    result = run(*CATCH, *TWO, "--run", folder)
+    assert result.returncode == 0, result.stderr
+    first = rows(folder)[-1]
+    assert float(first["return_mean"]) >= 0.9
+    # Totals of both: batches of 8 chunks of 20 steps, nine tenths of them some
+    assert int(first["frames"]) == pytest.approx(int(first["updates"]) * 8 * 20 * 0.9, rel=0.03)
+    assert sum(int(pair.split(":")[1]) for pair in first["lag_histogram"].split()) % 8 == 0
+    assert int(first["duplicate_chunks"]) == int(first["missing_chunks"]) == int(first["skipped_updates"]) == 0
+    assert "Traceback" not in (folder / "logs/learner/1").read_text()
+
+    result = run(*CATCH, *TWO, "--run", folder, "--target-return", 2, "--total-frames", int(first["frames"]) + 20_000)
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert int(last["updates"]) > int(first["updates"]) and float(last["return_mean"]) > 0.8
+    assert float(last["kl_mu_pi"]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
+    assert run("evaluate", folder, "--episodes", 4).returncode == 0
+
+
+def test_replay_is_shared_out_too(tmp_path):
+    folder = tmp_path / "catch"
+    result = run(
+        *CATCH, *TWO, "--run", folder, "--replay.fraction", 0.5, "--replay.size", 500, "--loss.reduction", "mean",
+        "--total-frames", 20_000,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    last = rows(folder)[-1]
+    assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 4 * 20 * 0.9, rel=0.03)
+    assert float(last["replay_lag_mean"]) > float(last["lag_mean"])
+
+
+def test_ctrl_c_ends_both_with_a_checkpoint(tmp_path):
+    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 90, "the run trains")
+    press_ctrl_c(process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    state = checkpoints.read_state(tmp_path / "run/checkpoints")
+    assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"])
+    assert survivors(process) == []
+
+
+@pytest.mark.parametrize("name, by", [("learner/0", signal.SIGKILL), ("learner/1", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
+def test_a_learner_that_dies_or_freezes_ends_the_group(tmp_path, name, by):
+    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: is_training(tmp_path / "run"), 90, "the run trains")
+    node(process, name).send_signal(by)
+    started = time.monotonic()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == (75 if by == signal.SIGSTOP else 1), errors
+    expected = "another learner ended or froze, so that all end" if by == signal.SIGSTOP else f"{name} ended with signal 9"
+    assert expected in errors
+    assert time.monotonic() - started < 90
+    if name != "learner/0":  # the first one kept what they had learned
+        last = rows(tmp_path / "run")[-1]
+        assert checkpoints.read_state(tmp_path / "run/checkpoints")["updates"] == int(last["updates"])
+    assert survivors(process) == []
