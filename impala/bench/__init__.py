@@ -19,7 +19,7 @@ from concurrent import futures
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.bench import parts, schemes, whole
+from impala.bench import group, parts, schemes, whole
 from impala.programs import compose
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
@@ -28,6 +28,7 @@ _PARTS = {
     "env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate,
     "table": parts.table_rate,
 }  # fmt: skip
+_SEVERAL = {"learners": group.learners_rate}  # beside them, where the configuration has several learners
 
 
 def bound(env: float, inference: float, learner: float, table: float) -> float:
@@ -43,13 +44,14 @@ def _alone(function, *arguments):
 
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
     """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what follows from them."""
-    rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()}]
+    measured_parts = _PARTS | (_SEVERAL if config.learner.num_learners > 1 else {})
+    rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()}]
     report("parts measured once; now the whole")
     with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
         program = whole.train_rate(config, Path(folder))
-    rounds.append({name: _alone(part, config, _PART_SECONDS) for name, part in _PARTS.items()})
-    result = {name: statistics.fmean(measured[name] for measured in rounds) for name in _PARTS}
-    result["bound"] = bound(**result)
+    rounds.append({name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()})
+    result = {name: statistics.fmean(measured[name] for measured in rounds) for name in measured_parts}
+    result["bound"] = bound(**{name: result[name] for name in _PARTS})
     result |= program
     result["fraction_of_bound"] = result["train"] / result["bound"]
     result["table_over_train"] = result["table"] / result["train"]
@@ -62,6 +64,8 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
 def main(arguments: list[str]) -> int:
     """The command `impala bench`."""
     overrides = config_lib.parse_overrides(arguments)
+    if "num_learners" in overrides:  # the short form
+        overrides["learner.num_learners"] = overrides.pop("num_learners")
     path, output = overrides.pop("config", None), overrides.pop("json", None)
     config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
     compose.check(config)
@@ -71,6 +75,9 @@ def main(arguments: list[str]) -> int:
     result = measure(config)
     for name in ("env", "inference", "learner", "table", "bound", "train"):
         print(f"{name:10} {result[name]:10,.0f} agent steps/s")
+    if "learners" in result:
+        print(f"{'learners':10} {result['learners']:10,.0f} agent steps/s, {config.learner.num_learners} together: "
+              f"{100 * result['learners'] / result['learner']:.0f} % of one with the whole batch")  # fmt: skip
     print(f"{'lockstep':10} {result['lockstep']:10,.0f} agent steps/s on one core, in one process")
     fractions = result["scheme_fractions_of_learner"]
     print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; "

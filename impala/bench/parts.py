@@ -153,8 +153,8 @@ def make_environment(config: config_lib.Config, num_environments: int):
     return compose.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
 
 
-def random_batch(config: config_lib.Config, spec):
-    """Returns a batch of the configured size, frames and numbers drawn at random."""
+def random_batch(config: config_lib.Config, spec, size: int | None = None):
+    """Returns a batch of `size` chunks, by default the configured, frames and numbers drawn at random."""
     import numpy as np
     import tensorflow as tf
 
@@ -171,5 +171,5 @@ def random_batch(config: config_lib.Config, spec):
         return np.zeros(field.shape, field.dtype)
 
     chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
-    batch = datasets.stack([map_fields(draw, chunk) for _ in range(config.learner.batch_size)])
+    batch = datasets.stack([map_fields(draw, chunk) for _ in range(size or config.learner.batch_size)])
     return map_fields(tf.convert_to_tensor, batch)
