@@ -1,4 +1,4 @@
-"""The command line: `impala train | evaluate | compare | bench | plot | runs | doctor`."""
+"""The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ _HELP = """impala COMMAND …
                               trains; resumes when the run folder holds a checkpoint
   evaluate RUN [--episodes N] [--greedy]
                               plays the run's newest weights; writes evaluations.csv
+  export RUN [--output DIR]   writes the run's newest weights as a SavedModel
   compare --config configs/lab/corrections.yaml [--output DIR] [--workers N]
                               trains the lab's grid of corrections; resumes; writes results.csv, a table, figures
   plot RUN… [--output FILE]   draws the curves
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     commands = {
         "train": train, "evaluate": evaluate, "compare": compare, "plot": plot, "bench": bench, "runs": runs,
-        "doctor": doctor,
+        "doctor": doctor, "export": export,
     }  # fmt: skip
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
@@ -191,6 +192,13 @@ def plot(arguments: list[str]) -> int:
     from impala.monitoring import plots
 
     return plots.main(arguments)
+
+
+def export(arguments: list[str]) -> int:
+    """Writes a run's newest weights as a SavedModel."""
+    from impala import export
+
+    return export.main(arguments)
 
 
 def compare(arguments: list[str]) -> int:

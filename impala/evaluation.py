@@ -97,15 +97,27 @@ def evaluate(folder: Path, *, num_episodes: int, greedy: bool, seed: int | None 
     return row
 
 
+def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, dict]:
+    """Returns the run folder that a command was given first, and its options.
+
+    Raises:
+      ConfigError: none was given, or it is no run folder.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        raise config_lib.ConfigError([
+            f"impala {command}: the run folder is missing; expected impala {command} {usage}"
+        ])  # fmt: skip
+    folder, overrides = Path(arguments[0]), config_lib.parse_overrides(arguments[1:])
+    if not (folder / "config.yaml").exists():
+        raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
+    return folder, overrides
+
+
 def main(arguments: list[str]) -> int:
     """The command `impala evaluate`."""
     greedy = "--greedy" in arguments
     arguments = [argument for argument in arguments if argument != "--greedy"]
-    if not arguments or arguments[0].startswith("-"):
-        raise config_lib.ConfigError(
-            ["impala evaluate: the run folder is missing; expected impala evaluate RUN [--episodes N]"]
-        )
-    folder, overrides = Path(arguments[0]), config_lib.parse_overrides(arguments[1:])
+    folder, overrides = require_run("evaluate", "RUN [--episodes N]", arguments)
     episodes = overrides.pop("episodes", 30)
     if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
         raise config_lib.ConfigError([f"--episodes {episodes}: expected a number of episodes, 1 or more"])
@@ -113,8 +125,6 @@ def main(arguments: list[str]) -> int:
         raise config_lib.ConfigError([
             f"--{key}: unknown option{config_lib.nearest(key, ['episodes', 'greedy'])}" for key in overrides
         ])  # fmt: skip
-    if not (folder / "config.yaml").exists():
-        raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
     row = evaluate(folder, num_episodes=episodes, greedy=greedy)
     how = "greedy" if greedy else "sampled"
     print(

@@ -39,11 +39,12 @@ MAY_IMPORT = {
     # `programs.compose` alone: what configures a learner is written once.
     "lockstep": {*BASE, *STATIONS, "config", "programs"},
     "evaluation": {*BASE, *STATIONS, "config", "programs"},
+    "export": {"config", "programs", "evaluation"},
     "api": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
     "lab": {*BASE, *STATIONS, "config", "provenance", "programs", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
-    "cli": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation", "api", "lab", "bench", "launching"},
+    "cli": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation", "export", "api", "lab", "bench", "launching"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name
 }
@@ -52,15 +53,16 @@ ONLY = {
     ("monitoring", "config"): {"ConfigError"},
     ("lockstep", "programs"): {"programs.compose"},
     ("evaluation", "programs"): {"programs.compose"},
+    ("export", "programs"): {"programs.compose"},
     ("api", "programs"): {"programs.compose"},
     ("lab", "programs"): {"programs.compose"},
     ("bench", "programs"): {"programs.compose"},
-    ("bench", "launching"): {"launching.processes"},
+    ("bench", "launching"): {"launching.processes", "launching.peers"},
 }
 # Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
 HEAVY = {
     "tensorflow": {"returns", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
-                   "launching", "programs", "lab", "bench"},
+                   "launching", "programs", "export", "lab", "bench"},
     "reverb": {"acting", "replay", "launching", "programs", "bench"},
     "launchpad": {"launching", "programs"},
     "gymnasium": {"environments"},

@@ -1,0 +1,73 @@
+"""`impala export RUN`: the newest weights of a run as a SavedModel, which loads without this package.
+
+    model = tf.saved_model.load("runs/pong/export")
+    model.act(frames, is_first)                                                    → {"logits": [N, A], "value": [N]}
+    model.act(observation, is_first, last_action, last_reward, core_state)         → also {"core_state": [N, …]}
+
+The second form is that of a network with a core. `frames` [k, N, …] are the last k observations of N environments, the
+oldest first, zero where they are older than the episode; is_first [1, N]; last_action and last_reward [1, N] led to the
+last observation; core_state is zero at first.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from impala import config as config_lib
+from impala.evaluation import load_network, require_run
+
+
+def export(folder: Path, output: Path) -> Path:
+    """Writes the SavedModel of the run in `folder` into `output`, which must not exist; returns `output`.
+
+    Beside it lies `impala.json`: the environment, its actions and stacked frames, frames and updates trained.
+
+    Raises:
+      ConfigError: there is no run, it holds no checkpoint, or `output` exists.
+    """
+    import tensorflow as tf
+
+    from impala.programs.compose import check
+
+    if output.exists():
+        raise config_lib.ConfigError([f"--output {output}: exists already; expected a new folder"])
+    config = config_lib.load(folder / "config.yaml")
+    spec = check(config)
+    network, state = load_network(folder, config)
+    shape, dtype = spec.observation
+    inputs = [tf.TensorSpec([spec.num_stacked, None, *shape], dtype), tf.TensorSpec([1, None], tf.bool)]
+    if network.core_state_shape:
+        inputs += [
+            tf.TensorSpec([1, None], tf.int32), tf.TensorSpec([1, None], tf.float32),
+            tf.TensorSpec([None, *network.core_state_shape], tf.float32),
+        ]  # fmt: skip
+
+    @tf.function(input_signature=inputs, autograph=False)
+    def act(*inputs):
+        outputs = network(*inputs)
+        result = {"logits": outputs.logits[0], "value": outputs.value[0]}
+        return result | ({"core_state": outputs.core_state} if network.core_state_shape else {})
+
+    model = tf.Module()
+    model.network, model.act = network, act
+    temporary = output.with_name(output.name + ".new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    tf.saved_model.save(model, str(temporary), signatures={"serving_default": act})
+    about = dict(
+        environment=spec.name, num_actions=spec.num_actions, num_stacked=spec.num_stacked,
+        frames=state["frames"], updates=state["updates"],
+    )  # fmt: skip
+    (temporary / "impala.json").write_text(json.dumps(about, indent=1) + "\n")
+    return temporary.rename(output)
+
+
+def main(arguments: list[str]) -> int:
+    """The command `impala export`."""
+    folder, overrides = require_run("export", "RUN [--output DIR]", arguments)
+    output = Path(str(overrides.pop("output", folder / "export")))
+    if overrides:
+        raise config_lib.ConfigError([
+            f"--{key}: unknown option{config_lib.nearest(key, ['output'])}" for key in overrides
+        ])  # fmt: skip
+    print(f"{export(folder, output)} · load it with tf.saved_model.load")
+    return 0

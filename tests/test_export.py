@@ -1,0 +1,81 @@
+"""A SavedModel that plays without this package."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala import cli, lockstep
+from impala import config as config_lib
+from impala.learning import checkpoints
+
+WITHOUT_US = """
+import sys
+sys.modules["impala"] = None
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+given = np.load(sys.argv[2])
+outputs = model.act(*(given[name] for name in sorted(given.files)))
+np.savez(sys.argv[3], **{name: value.numpy() for name, value in outputs.items()})
+"""
+
+
+def make_run(folder, **overrides):
+    """A run folder with a checkpoint of weights that were trained a little."""
+    defaults = {"environment.name": "catch", "network.torso": "mlp", "learner.batch_size": 4, "network.core_size": 8}
+    config = config_lib.build({}, defaults | {key.replace("__", "."): value for key, value in overrides.items()})
+    run = lockstep.Lockstep(config)
+    for _, _ in zip(range(3), run.updates()):
+        pass
+    folder.mkdir()
+    (folder / "config.yaml").write_text(config_lib.dump(config))
+    saved = checkpoints.Checkpoints(folder / "checkpoints", network=run.network, optimizer=run.learner.optimizer)
+    saved.save(run.learner.num_updates, {"frames": run.frames})
+    return run.network
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"network__core": "lstm"}, {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2}],
+)
+def test_it_says_what_the_network_says(tmp_path, capsys, overrides):
+    network = make_run(tmp_path / "run", **overrides)
+    assert cli.main(["export", str(tmp_path / "run")]) == 0
+    about = json.loads((tmp_path / "run/export/impala.json").read_text())
+    assert about["updates"] == 3 and about["environment"] == overrides.get("environment__name", "catch")
+    random, n = np.random.default_rng(0), 5
+    shape = (about["num_stacked"], n, *((84, 84) if about["num_stacked"] > 1 else (10, 5)))
+    frames = random.integers(255, size=shape).astype(np.uint8 if about["num_stacked"] > 1 else np.float32)
+    inputs = [frames, random.random((1, n)) < 0.3]
+    if overrides.get("network__core"):
+        inputs += [
+            random.integers(3, size=(1, n)).astype(np.int32), random.normal(size=(1, n)).astype(np.float32),
+            random.normal(size=(n, 2, 8)).astype(np.float32),
+        ]  # fmt: skip
+    np.savez(tmp_path / "inputs.npz", **{str(i): array for i, array in enumerate(inputs)})
+    paths = [tmp_path / "run/export", tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_US, *map(str, paths)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    outputs, expected = np.load(tmp_path / "outputs.npz"), network(*map(tf.constant, inputs))
+    np.testing.assert_allclose(outputs["logits"], expected.logits[0], atol=1e-5)
+    np.testing.assert_allclose(outputs["value"], expected.value[0], atol=1e-5)
+    if overrides.get("network__core"):
+        np.testing.assert_allclose(outputs["core_state"], expected.core_state, atol=1e-5)
+
+
+def test_wrong_usage(tmp_path, capsys):
+    make_run(tmp_path / "run")
+    (tmp_path / "there").mkdir()
+    for arguments, expected in (
+        ([], "impala export: the run folder is missing; expected impala export RUN [--output DIR]"),
+        ([tmp_path / "no"], f"{tmp_path}/no: holds no config.yaml; expected a run folder"),
+        ([tmp_path / "run", "--output", tmp_path / "there"], f"--output {tmp_path}/there: exists already; expected a new folder"),
+        ([tmp_path / "run", "--outptu", "x"], "--outptu: unknown option; did you mean output?"),
+    ):
+        assert cli.main(["export", *map(str, arguments)]) == 2
+        assert capsys.readouterr().err.splitlines() == [expected]
