@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from impala import config as config_lib
-from impala import evaluation, lockstep
+from impala import lockstep
 from impala.learning import checkpoints
+from impala.monitoring import evaluations
 from impala.programs import compose
 
 # Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
@@ -84,9 +85,9 @@ class Impala:
 
     def evaluate(self, episodes: int = 10, *, greedy: bool = True) -> Evaluation:
         """Plays episodes with seeds of their own."""
-        seed = 2**30 + self.config.seed
-        scores = evaluation.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
-        return Evaluation(*evaluation.interval(scores), scores)
+        seed = compose.evaluation_seed(self.config)
+        scores = compose.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
+        return Evaluation(*evaluations.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
         """Writes configuration, weights and optimizer into the folder `path`, over an agent there; returns `path`."""

@@ -132,6 +132,14 @@ class LearnerConfig(_Model):
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
 
+class EvaluatorConfig(_Model):
+    """A process that plays the newest weights now and then; the best are kept beside the latest."""
+
+    num_episodes: Annotated[int, Field(ge=0)] = 0  # of each evaluation; 0: no evaluator
+    period_seconds: Positive = 300.0  # from the start of one evaluation to the start of the next
+    greedy: bool = False
+
+
 class Config(_Model):
     """A training run of one program."""
 
@@ -142,6 +150,7 @@ class Config(_Model):
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()
     loss: LossConfig = LossConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
@@ -191,5 +200,6 @@ class Config(_Model):
 
 MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
-    "record_chunks", "learner.learning_rate", "learner.learning_rate_schedule",
+    "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds", "evaluator.greedy",
+    "learner.learning_rate", "learner.learning_rate_schedule",
 })  # fmt: skip

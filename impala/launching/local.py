@@ -27,7 +27,7 @@ from impala.launching.processes import (
 
 _TICK_SECONDS = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
-_STOP_ORDER = ("actor", "learner", "table")  # the learner's last checkpoint before the table goes
+_STOP_ORDER = ("evaluator", "actor", "learner", "table")  # the learner's last checkpoint before the table goes
 
 
 class Interrupts:

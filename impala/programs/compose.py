@@ -77,6 +77,30 @@ def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, core_s
     )
 
 
+def evaluation_seed(config: Config) -> int:
+    """Returns the seed to evaluate a run with: those of evaluation never meet those of training."""
+    return 2**30 + config.seed
+
+
+def play(
+    network, config: Config, *, num_episodes: int, greedy: bool, seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[float]:  # fmt: skip
+    """Plays episodes in up to 16 environments at once and returns their raw scores; see `acting.episodes`."""
+    from impala.acting import episodes, policies
+
+    num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
+    environment = make_environment(config, num_environments, num_threads=2)
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
+    try:
+        return episodes.play(environment, policy, num_episodes=num_episodes, seed=seed, should_stop=should_stop)
+    finally:
+        environment.close()
+
+
 def make_actor(
     environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
     sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None,

@@ -27,6 +27,7 @@ from impala.config import Config
 from impala.launching.peers import AddressHandle
 from impala.launching.table_node import TableNode
 from impala.programs.actor_node import ActorNode
+from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, chunk_spec
@@ -67,4 +68,7 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
                 weights=learners[index % num_learners],
             )  # fmt: skip
             program.add_node(node)
+    if config.evaluator.num_episodes:
+        with program.group("evaluator"):
+            program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]))
     return program

@@ -1,5 +1,6 @@
 """The program through real processes, with real signals."""
 
+import csv
 import json
 import os
 import shutil
@@ -102,6 +103,23 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     assert result.returncode == 2 and "network.core" in result.stderr
 
 
+def test_the_evaluator_plays_while_it_learns_and_keeps_the_best(tmp_path):
+    folder = tmp_path / "catch"
+    options = ["--run", folder, "--evaluator.num-episodes", 32, "--evaluator.period-seconds", 2]
+    assert run(*CATCH, *options, "--total-frames", 400_000, "--target-return", 0.95).returncode == 0
+    with (folder / "evaluations.csv").open() as file:
+        evaluations = list(csv.DictReader(file))
+    assert len(evaluations) >= 2 and {row["episodes"] for row in evaluations} == {"32"}
+    assert len({row["updates"] for row in evaluations}) == len(evaluations), "newer weights each time"
+    means = [float(row["mean"]) for row in evaluations]
+    assert checkpoints.read_state(folder / "best")["mean"] == max(means) > means[0]
+    result = run("evaluate", folder, "--episodes", 200, "--best")
+    assert result.returncode == 0 and float(result.stdout.split(" ±")[0]) == pytest.approx(max(means), abs=0.3)
+    more = int(rows(folder)[-1]["frames"]) + 15_000
+    result = run(*CATCH, *options, "--total-frames", more, "--target-return", 2)
+    assert result.returncode == 0 and checkpoints.read_state(folder / "best")["mean"] >= max(means), result.stderr
+
+
 def test_impact_resumes_with_its_target_network(tmp_path):
     """The target is never renewed here: after a resume it still is the network that the first launch began with."""
     import tensorflow as tf
@@ -127,6 +145,9 @@ def test_impact_resumes_with_its_target_network(tmp_path):
 
 def test_evaluate_and_plot(finished):
     folder, _, _ = finished
+    result = run("evaluate", folder, "--best")
+    assert result.returncode == 2
+    assert result.stderr == f"{folder}: holds no best weights; expected a run with evaluator.num_episodes above 0\n"
     result = run("evaluate", folder, "--episodes", 20, "--greedy")
     assert result.returncode == 0, result.stderr
     assert float(result.stdout.split(" ±")[0]) >= 0.8

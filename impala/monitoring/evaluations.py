@@ -1,0 +1,39 @@
+"""evaluations.csv: what a run's weights reached when they were played to be scored."""
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from impala.monitoring.scores import human_normalised
+
+COLUMNS = ("time", "updates", "frames", "episodes", "greedy", "mean", "half_interval_95", "human_normalised", "scores")
+
+
+def interval(scores: list[float]) -> tuple[float, float]:
+    """Returns mean and half the width of its 95 % interval (normal approximation)."""
+    mean = float(np.mean(scores))
+    half = 1.96 * float(np.std(scores, ddof=1)) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
+    return mean, half
+
+
+def append(
+    folder: Path, environment: str, scores: list[float], *, updates: int, frames: int, greedy: bool
+) -> dict:
+    """Appends a row to `folder`/evaluations.csv and returns it."""
+    mean, half = interval(scores)
+    row = dict(
+        time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), updates=updates, frames=frames, episodes=len(scores), greedy=greedy,
+        mean=mean, half_interval_95=half, human_normalised=human_normalised(environment, mean),
+        scores=json.dumps(scores),
+    )  # fmt: skip
+    path = folder / "evaluations.csv"
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+    return row
