@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
     running.press_ctrl_c(process)
     assert process.wait(30) == 130
     assert "the same command goes on" in process.stderr.read()
-    assert not running.survivors(process)
+    running.wait_for(lambda: not running.survivors(process), 10, "the end of its workers")
 
 
 def test_bad_usage_is_refused_before_tensorflow(tmp_path):

@@ -142,7 +142,7 @@ def test_only_a_network_with_a_memory_learns_to_recall(core, reached):
     config = config_lib.build({}, {
         "environment.name": "catch", "network.torso": "mlp", "network.hidden_sizes": (16,), "network.core": core,
         "network.core_size": 16, "learner.unroll_length": 6, "learner.batch_size": 32, "learner.learning_rate": 1e-2,
-        "total_frames": 120_000,
+        "total_frames": 120_000 if reached else 40_000,
     })  # fmt: skip
     run = lockstep.Lockstep(config, environment=Recall(32), lag=1)
     mean = lockstep.mean_return(run.updates(), target=0.95)
