@@ -1,5 +1,6 @@
 """The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
+import contextlib
 import os
 import sys
 import time
@@ -84,28 +85,26 @@ def train(arguments: list[str]) -> int:
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     _check_learners(config.learner.num_learners, threads)
+    table_mb = _table_mb(config, spec)
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
-        return _launch(config, spec, run, profile=profile, threads=threads, started=started)
+        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
     finally:
         run.close()
 
 
-def _launch(config, spec, run, *, profile: bool, threads: bool, started: float) -> int:
+def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
     from impala.programs import impala as impala_program
     from impala.programs.run import Run
-    from impala.types import chunk_spec, num_bytes
 
-    chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
-    chunk_mb, replay = num_bytes(chunk) / 1e6, config.replay
     print(
         f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
         flush=True,
     )
-    print(f"the queue takes at most {replay.queue_size * chunk_mb:.0f} MB of memory", flush=True)
-    if replay.fraction:
-        print(f"replay takes at most {replay.size * chunk_mb:.0f} MB; compressed, frames take far less", flush=True)
+    print(f"the queue takes at most {table_mb['queue']:.0f} MB of memory", flush=True)
+    if config.replay.fraction:
+        print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
     program = impala_program.make_program(
         config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
     )
@@ -153,6 +152,25 @@ def _print_last_row(folder: Path) -> None:
         row = rows[-1]
         print(f"{int(float(row['frames'])):,} frames, {row['updates']} updates, return {row['return_mean'] or '–'}, "
               f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
+
+
+def _table_mb(config, spec) -> dict[str, float]:
+    """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
+    import psutil
+
+    from impala.types import chunk_spec, num_bytes
+
+    chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
+    limits = [psutil.virtual_memory().total / 1e6]
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is none
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e6)
+    replay_mb = config.replay.size * chunk_mb if config.replay.fraction else 0.0
+    if replay_mb > min(limits):
+        raise config_lib.ConfigError([
+            f"replay.size={config.replay.size}: chunks of {chunk_mb:.3f} MB may take {replay_mb:,.0f} MB of "
+            f"{min(limits):,.0f}; expected at most {int(0.8 * min(limits) / chunk_mb)}"
+        ])  # fmt: skip
+    return dict(queue=config.queue_size * chunk_mb, replay=replay_mb)
 
 
 def _check_learners(num_learners: int, threads: bool) -> None:

@@ -1,5 +1,6 @@
 """Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
 
+import re
 import subprocess
 import sys
 import time
@@ -64,6 +65,13 @@ def test_one_line_per_error(capsys, tmp_path, arguments, expected):
     if expected:
         assert lines == [expected]
     assert not (tmp_path / "run").exists()  # nothing was made
+
+
+def test_a_replay_larger_than_memory_is_refused(capsys, tmp_path):
+    arguments = ["--replay.fraction", 0.5, "--replay.size", 10**9]
+    (line,) = refused(capsys, *CATCH, "--run", tmp_path / "run", *arguments)
+    most = int(re.fullmatch(r"replay.size=10{9}: chunks of \S+ MB may take .* MB of .*; expected at most (\d+)", line)[1])
+    assert 10**4 < most < 10**9 and not (tmp_path / "run").exists()
 
 
 def test_all_errors_at_once(capsys):
