@@ -398,10 +398,12 @@ def test_literals_are_the_names_on_the_shelves():
     from impala.environments import atari
     from impala.learning import optimizers
     from impala.losses import actor_critic
+    from impala.replay import tables
 
     assert list(literal("loss", "correction")) == [*corrections.SCHEMES, *losses.POLICY_TERMS]
     assert literal("loss", "entropy_cost_schedule") == literal("learner", "learning_rate_schedule")
     assert set(literal("loss", "reward_clipping")) == set(actor_critic.REWARD_CLIPPING)
+    assert set(literal("replay", "queue_kind")) == set(tables.FRESH)
     assert set(literal("learner", "learning_rate_schedule")) == set(optimizers.SCHEDULES)
     assert set(literal("environment", "protocol")) == set(atari.PROTOCOLS)
 
@@ -524,3 +526,17 @@ def test_any_damage_to_a_file_builds_or_is_refused(tmp_path_factory, data):
 )  # fmt: skip
 def test_any_command_line_builds_or_is_refused(arguments):
     builds_or_refuses(lambda: config_lib.build(CATCH, config_lib.parse_overrides(arguments)))
+
+
+def test_the_queue_follows_from_the_intended_lag():
+    """Pong: 32 environments, batches of 4, one batch prefetched."""
+    numbers = {
+        "environment.name": "catch", "actor.num_environments": 32, "learner.batch_size": 4, "replay.queue_size": 100,
+    }  # fmt: skip
+    assert config_lib.build({}, numbers).queue_size == 100 and config_lib.build({}, numbers).implied_lag == 16
+    sizes = {lag: config_lib.build({}, numbers | {"learner.max_lag": lag}).queue_size for lag in (16, 17, 18, 24)}
+    assert sizes == {16: 4, 17: 4, 18: 8, 24: 32}
+    with pytest.raises(ConfigError, match="max_lag=15: 32 environments whose chunks make batches of 4 imply up to 16"):
+        config_lib.build({}, numbers | {"learner.max_lag": 15})
+    few = numbers | {"actor.num_environments": 2, "learner.batch_size": 32}
+    assert config_lib.build({}, few).implied_lag == 1

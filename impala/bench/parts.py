@@ -91,7 +91,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
     unroll = _random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
     chunk = chunk_spec(spec, length, config.network.core_state_shape)
-    server = reverb.Server([tables.queue(chunk, config.replay.queue_size)], port=None)
+    server = reverb.Server([tables.queue(chunk, config.queue_size)], port=None)
     address = f"localhost:{server.port}"
     stop = threading.Event()
     sink = chunks.TableSink(reverb.Client(address), [tables.QUEUE], should_stop=stop.is_set, max_pending=len(unroll))

@@ -1,5 +1,6 @@
 """The models: what a training run consists of, the range of every value, and what must agree."""
 
+import math
 from typing import Annotated, Literal
 
 import pydantic
@@ -64,7 +65,8 @@ class ActorConfig(_Model):
 
 
 class ReplayConfig(_Model):
-    queue_size: Count = 32  # chunks; full, it blocks the actors
+    queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
+    queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
     size: Count = 10_000  # chunks
 
@@ -128,6 +130,7 @@ class LearnerConfig(_Model):
     rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     max_grad_norm: Positive = 40.0
     num_tensorflow_threads: Count = 2
+    max_lag: Count | None = None  # updates of policy lag; sizes the queue, and fresh chunks that are older are dropped
     num_prefetched_batches: Count = 1  # between feeder and training thread; each adds an update of policy lag
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
@@ -175,6 +178,14 @@ class Config(_Model):
                 f"learner.num_learners={num_learners} does not divide learner.batch_size: {what} cannot be shared "
                 "equally; expected a divisor"
             )
+        max_lag = self.learner.max_lag
+        if max_lag is not None and max_lag < self.implied_lag:
+            environments = self.actor.num_actors * self.actor.num_environments
+            raise ValueError(
+                f"learner.max_lag={max_lag}: {environments} environments whose chunks make batches of {self.num_fresh} "
+                f"imply up to {self.implied_lag} updates of lag already; expected that or more, fewer environments, or "
+                "a larger batch"
+            )
         if self.num_fresh > replay.queue_size:
             raise ValueError(
                 f"learner.batch_size={batch_size} > replay.queue_size={replay.queue_size}; "
@@ -191,6 +202,23 @@ class Config(_Model):
     def num_fresh(self) -> int:
         """Chunks of each batch that come from the queue."""
         return self.learner.batch_size - self.num_replayed
+
+    @property
+    def implied_lag(self) -> int:
+        """The policy lag in updates that an empty queue leaves: chunks acted by one version come all at once.
+
+        The E chunks of all environments make E / F batches of F fresh chunks. While the next E are acted, with the
+        weights of that moment, those are trained on; then the E are, one batch after the other.
+        """
+        rounds = self.actor.num_actors * self.actor.num_environments / self.num_fresh
+        return max(1, math.ceil(2 * rounds) - 1 + self.learner.num_prefetched_batches)
+
+    @property
+    def queue_size(self) -> int:
+        """Chunks in the table of fresh ones: as configured, or what `learner.max_lag` leaves it, at least a batch."""
+        if self.learner.max_lag is None:
+            return self.replay.queue_size
+        return self.num_fresh * max(1, self.learner.max_lag - self.implied_lag)
 
     @property
     def steps_per_update(self) -> int:

@@ -108,7 +108,8 @@ def _columns(row: dict[str, Any]):
         ("episodes", f"{row['episodes']:,}"),
         (
             "policy lag mean/p95/max",
-            f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}",
+            f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}"
+            + (f" of {row['max_lag']}, {row['dropped_chunks']:,} chunks dropped" if row.get("max_lag") else ""),
         ),
         ("queue fill", percent("queue_fill")),
         ("learner waits", percent("learner_wait_fraction")),

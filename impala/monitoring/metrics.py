@@ -25,8 +25,8 @@ COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
     "episodes", *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
-    "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "rss_mb", "rss_learner_mb", "rss_actors_mb",
-    "rss_table_mb", "rss_launcher_mb", "verdict",
+    "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "rss_mb", "rss_learner_mb",
+    "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _WINDOW = 100  # episodes in return_mean

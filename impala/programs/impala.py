@@ -45,7 +45,7 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
         chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
         replay = config.replay
         return [
-            tables.queue(chunk, math.ceil(replay.queue_size / num_learners)),
+            tables.FRESH[replay.queue_kind](chunk, math.ceil(config.queue_size / num_learners)),
             *([tables.uniform(chunk, math.ceil(replay.size / num_learners))] if replay.fraction else []),
         ]
 

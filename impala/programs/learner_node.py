@@ -112,10 +112,12 @@ class LearnerNode:
             self._monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
     def status(self) -> dict[str, Any]:
-        """Returns the last row of metrics, empty before there is one, and the bound of the run's disk space."""
+        """Returns the last row of metrics, empty before there is one, and the bounds of disk space and policy lag."""
         num_parameters = sum(int(np.prod(v.shape)) for v in self._learner.network.trainable_variables)
         checkpoints = (self._config.num_checkpoints + 1) * (num_parameters * 12 + 100_000)  # weights and two slots
-        return self._monitor.status() | {"disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6}
+        return self._monitor.status() | {
+            "disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6, "max_lag": self._config.learner.max_lag,
+        }  # fmt: skip
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
@@ -193,6 +195,8 @@ class LearnerNode:
             num_replayed=num_replayed,
             num_prefetched=learner.num_prefetched_batches,
             device=self._device,
+            num_updates=lambda: self._learner.num_updates,
+            max_lag=learner.max_lag,
             record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
             if self._config.record_chunks and self._index == 0
             else None,
@@ -213,6 +217,7 @@ class LearnerNode:
         if self._feeder:
             deduplicator = self._feeder.deduplicator
             counts |= dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
+            counts["dropped_chunks"] = self._feeder.num_dropped
         self._monitor.write_row(
             scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=counts
         )

@@ -4,6 +4,7 @@ Reverb's blocking calls swallow signals and outlive a dead server, so only the f
 thread takes batches from a bounded queue with a time limit.
 """
 
+import collections
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -42,22 +43,33 @@ class Deduplicator:
     """Drops chunks that were delivered twice and counts those that never came.
 
     A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
-    rises by one, so a number already passed is a duplicate and a number left out a gap.
+    rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed where its chunk
+    comes later: not every table keeps the order.
     """
+
+    _MAX_GAPS = 1000  # of one environment that may still be closed
 
     def __init__(self):
         self._last_seq: dict[tuple, int] = {}
+        self._gaps: dict[tuple, dict[int, None]] = collections.defaultdict(dict)  # oldest first
         self.num_duplicates = self.num_gaps = 0
 
     def is_new(self, origin: Origin) -> bool:
         """Returns whether a chunk from `origin` is seen for the first time."""
         source = origin[:-1]
-        last = self._last_seq.get(source, origin.seq - 1)
-        if origin.seq <= last:
+        last, gaps = self._last_seq.get(source, origin.seq - 1), self._gaps[source]
+        if origin.seq > last:
+            self.num_gaps += origin.seq - last - 1
+            gaps |= dict.fromkeys(range(max(last + 1, origin.seq - self._MAX_GAPS), origin.seq))
+            while len(gaps) > self._MAX_GAPS:
+                del gaps[next(iter(gaps))]
+            self._last_seq[source] = origin.seq
+        elif origin.seq in gaps:
+            del gaps[origin.seq]
+            self.num_gaps -= 1
+        else:
             self.num_duplicates += 1
             return False
-        self.num_gaps += origin.seq - last - 1
-        self._last_seq[source] = origin.seq
         return True
 
 
@@ -91,16 +103,19 @@ class Feeder:
       num_prefetched: batches that may wait in the queue, each an update of policy lag.
       device: where batches are stacked, so that they lie on it before the learner asks.
       record: called with every chunk, for `--record-chunks`.
+      num_updates: of the learner, done so far; with `max_lag`, fresh chunks that would be trained on more than so many
+        updates after the version that acted are dropped.
     """
 
     def __init__(
         self, make_chunks: Callable[[], Iterator[Chunk]], *, batch_size: int,
         make_replayed: Callable[[], Iterator[Chunk]] | None = None, num_replayed: int = 0, num_prefetched: int = 1,
-        device: str | None = None, record=None,
+        device: str | None = None, record=None, num_updates: Callable[[], int] = lambda: 0, max_lag: int | None = None,
     ):  # fmt: skip
         self._make_chunks, self._device, self._record = make_chunks, device, record
         self._make_replayed, self._num_replayed = make_replayed, num_replayed
         self._num_fresh = batch_size - num_replayed
+        self._num_updates, self._max_lag, self.num_dropped = num_updates, max_lag, 0
         self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -133,6 +148,10 @@ class Feeder:
                     self._record(chunk)
                 collected.append(marked(chunk, is_replayed=False))
                 if len(collected) == self._num_fresh:
+                    young = [chunk for chunk in collected if not self._is_too_old(chunk)]
+                    self.num_dropped += len(collected) - len(young)
+                    collected = young
+                if len(collected) == self._num_fresh:
                     if self._num_replayed:
                         replayed = replayed or self._make_replayed()
                         collected += [marked(next(replayed), is_replayed=True) for _ in range(self._num_replayed)]
@@ -142,6 +161,12 @@ class Feeder:
                 raise RuntimeError("the table's stream ended; expected it to go on until the run stops")
         except BaseException as error:  # handed to the training thread, which ends the run
             self._error = error
+
+    def _is_too_old(self, chunk: Chunk) -> bool:
+        if self._max_lag is None:
+            return False
+        num_ahead = self._batches.qsize() + 1  # batches that are trained on before this chunk's, one of them just now
+        return self._num_updates() + num_ahead - int(chunk.weights_version) > self._max_lag
 
     def _put(self, batch: Chunk) -> None:
         while not self._stopped.is_set():

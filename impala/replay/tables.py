@@ -1,4 +1,7 @@
-"""Reverb tables whose items are one chunk each, written as one Reverb step."""
+"""Reverb tables whose items are one chunk each, written as one Reverb step.
+
+Of tables of fresh chunks there are three kinds (`FRESH`); the field disputes which is right.
+"""
 
 import reverb
 import tensorflow as tf
@@ -20,6 +23,26 @@ def signature(spec: Chunk) -> dict[str, tf.TensorSpec]:
 def queue(spec: Chunk, max_size: int) -> reverb.Table:
     """Returns a first-in-first-out table that gives every chunk out once and holds writers back when it is full."""
     return reverb.Table.queue(QUEUE, max_size, signature=signature(spec))
+
+
+def uniform_once(spec: Chunk, max_size: int) -> reverb.Table:
+    """Returns a table that gives every chunk out once, in any order, and holds writers back when it is full."""
+    return _fresh(spec, max_size, reverb.selectors.Uniform(), reverb.rate_limiters.Queue(max_size))
+
+
+def drop_oldest(spec: Chunk, max_size: int) -> reverb.Table:
+    """Returns a first-in-first-out table that holds nobody back: full, it drops its oldest chunk for a new one."""
+    return _fresh(spec, max_size, reverb.selectors.Fifo(), reverb.rate_limiters.MinSize(1))
+
+
+def _fresh(spec: Chunk, max_size: int, sampler, rate_limiter) -> reverb.Table:
+    return reverb.Table(
+        QUEUE, sampler=sampler, remover=reverb.selectors.Fifo(), max_size=max_size, max_times_sampled=1,
+        rate_limiter=rate_limiter, signature=signature(spec),
+    )  # fmt: skip
+
+
+FRESH = {"queue": queue, "uniform_once": uniform_once, "drop_oldest": drop_oldest}
 
 
 def uniform(spec: Chunk, max_size: int) -> reverb.Table:

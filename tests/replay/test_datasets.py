@@ -84,8 +84,18 @@ def test_gaps_are_counted_by_what_is_missing():
     assert feed(seqs(0, 1, 5, 6, 8)) == ([True] * 5, 0, 3 + 1)
 
 
-def test_what_arrives_after_its_gap_was_counted_is_a_duplicate():
-    assert feed(seqs(0, 2, 1, 3)) == ([True, True, False, True], 1, 1)
+def test_what_comes_late_closes_its_gap_and_is_new_once():
+    assert feed(seqs(0, 3, 1, 4, 1, 2)) == ([True, True, True, True, False, True], 1, 0)
+
+
+def test_the_memory_of_gaps_is_bounded():
+    """A table that drops what it cannot hold makes gaps for ever."""
+    deduplicator = datasets.Deduplicator()
+    for n in range(0, 10_000, 2):
+        assert deduplicator.is_new(Origin(0, 0, 0, 0, n))
+    assert deduplicator.num_gaps == 4999
+    assert sum(map(len, deduplicator._gaps.values())) == datasets.Deduplicator._MAX_GAPS
+    assert deduplicator.is_new(Origin(0, 0, 0, 0, 9997)) and not deduplicator.is_new(Origin(0, 0, 0, 0, 1))
 
 
 @pytest.mark.parametrize("column, name", list(enumerate(Origin._fields[:-1])))
@@ -216,6 +226,24 @@ def test_every_chunk_that_is_trained_on_is_recorded_once():
     )
     drain(feeder, 1)
     assert recorded == [0, 1, 2]
+
+
+def test_chunks_that_would_be_too_old_are_dropped_and_counted():
+    """Chunk n was acted by version n; 12 updates are done, so that the first batch is trained on as the 14th at most."""
+    feeder = feeder_of([tensors(chunk(n)) for n in range(20)], num_updates=lambda: 12, max_lag=5)
+    (first,) = drain(feeder, 1)
+    assert first.weights_version.numpy().tolist() == [8, 9, 10]
+    assert feeder.num_dropped == 8
+    assert feeder.deduplicator.num_gaps == 0
+
+
+def test_replayed_chunks_may_be_of_any_age():
+    feeder = feeder_of(
+        endless(100), make_replayed=endless, num_replayed=1, num_updates=lambda: 100, max_lag=3, num_prefetched=1
+    )
+    (batch,) = drain(feeder, 1)
+    assert batch.weights_version.numpy().tolist()[-1] == 0 and feeder.num_dropped == 0
+    feeder.stop()
 
 
 # --- the feeder, fed by Reverb ---

@@ -90,3 +90,33 @@ def test_a_full_queue_takes_no_more(spec, client):
 
 def test_num_bytes_is_what_a_chunk_holds(spec):
     assert num_bytes(spec) == sum(np.asarray(getattr(numbered(spec, 1), name)).nbytes for name in WRITTEN)
+
+
+def serve(table):
+    server = reverb.Server([table], port=None)
+    return server, reverb.Client(f"localhost:{server.port}")
+
+
+def versions(client, count):
+    samples = client.sample(tables.QUEUE, count, emit_timesteps=False, unpack_as_table_signature=True)
+    return [int(sample.data["weights_version"]) for sample in samples]
+
+
+def test_uniform_once_gives_each_once_in_another_order_and_takes_no_more_when_full():
+    spec = SPECS["numbers"]
+    server, client = serve(tables.uniform_once(spec, 64))
+    write(client, [numbered(spec, n) for n in range(64)])
+    with pytest.raises(reverb.errors.DeadlineExceededError):
+        write(client, [numbered(spec, 100)], timeout_ms=500)
+    drawn = versions(client, 65)  # what was held back comes in as soon as there is room
+    assert sorted(drawn) == [*range(64), 100] != drawn
+    server.stop()
+
+
+def test_drop_oldest_keeps_the_newest_in_order_and_holds_nobody_back():
+    spec = SPECS["numbers"]
+    server, client = serve(tables.drop_oldest(spec, 8))
+    write(client, [numbered(spec, n) for n in range(30)])
+    assert versions(client, 8) == list(range(22, 30))
+    assert client.server_info(timeout=10)[tables.QUEUE].current_size == 0
+    server.stop()
