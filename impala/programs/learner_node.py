@@ -3,8 +3,6 @@
 import logging
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import numpy as np
 from impala.config import Config
 from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.programs.run import Run
+from impala.programs.side_jobs import Periodically, Profiler, Recorder
 from impala.types import Chunk, EnvironmentSpec, Episode
 
 
@@ -115,9 +114,10 @@ class LearnerNode:
         """Returns the last row of metrics, empty before there is one, and the bounds of disk space and policy lag."""
         num_parameters = sum(int(np.prod(v.shape)) for v in self._learner.network.trainable_variables)
         checkpoints = (self._config.num_checkpoints + 1) * (num_parameters * 12 + 100_000)  # weights and two slots
-        return self._monitor.status() | {
-            "disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6, "max_lag": self._config.learner.max_lag,
-        }  # fmt: skip
+        row = self._monitor.status()
+        if row:
+            row["max_lag"] = self._config.learner.max_lag
+        return row | {"disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6}
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
@@ -154,10 +154,10 @@ class LearnerNode:
         from impala.learning.gradients import PeerLost
 
         jobs = [
-            _Periodically(self._config.log_period_seconds, self._log),
-            _Periodically(self._config.checkpoint_period_seconds, self._save),
+            Periodically(self._config.log_period_seconds, self._log),
+            Periodically(self._config.checkpoint_period_seconds, self._save),
         ]
-        profiler = _Profiler(self._run.folder / "profile") if self._run.profile else None
+        profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
         status = 0
         while not (self._is_over if self._group else self._wants_end()):
             try:
@@ -197,7 +197,7 @@ class LearnerNode:
             device=self._device,
             num_updates=lambda: self._learner.num_updates,
             max_lag=learner.max_lag,
-            record=_Recorder(self._run.folder / "chunks", self._config.record_chunks)
+            record=Recorder(self._run.folder / "chunks", self._config.record_chunks)
             if self._config.record_chunks and self._index == 0
             else None,
         )
@@ -235,57 +235,3 @@ class LearnerNode:
     def _check_table(self) -> None:
         if self._queue_fill() is None:
             logging.warning("no batch, and the table is silent")
-
-
-class _Periodically:
-    """Runs a job at most once a period."""
-
-    def __init__(self, seconds: float, job: Callable[[], None]):
-        self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds
-
-    def maybe_run(self) -> None:
-        if time.monotonic() >= self._due:
-            self._job()
-            self._due = time.monotonic() + self._seconds
-
-
-class _Profiler:
-    """Writes a TensorFlow profile of a hundred updates, after a warm-up."""
-
-    _FIRST, _LAST = 50, 150
-
-    def __init__(self, folder: Path):
-        self._folder, self._count = folder, 0
-
-    def after_update(self) -> None:
-        import tensorflow as tf
-
-        self._count += 1
-        if self._count == self._FIRST:
-            tf.profiler.experimental.start(str(self._folder))
-        elif self._count == self._LAST:
-            tf.profiler.experimental.stop()
-            logging.info("profile of %d updates in %s", self._LAST - self._FIRST, self._folder)
-
-
-class _Recorder:
-    """Keeps the first chunks of a run as .npz files."""
-
-    def __init__(self, folder: Path, num_chunks: int):
-        self._folder, self._num_chunks = folder, num_chunks
-        folder.mkdir(exist_ok=True)
-        self._count = len(list(folder.glob("*.npz")))  # a resumed run goes on where it was
-
-    def __call__(self, chunk: Chunk) -> None:
-        if self._count >= self._num_chunks:
-            return
-        arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
-        path = self._folder / f"{self._count:06d}.npz"
-        try:
-            with path.with_suffix(".tmp").open("wb") as file:
-                np.savez_compressed(file, **arrays)
-            path.with_suffix(".tmp").replace(path)
-            self._count += 1
-        except OSError as error:
-            logging.error("no more chunks are recorded after %d: %s", self._count, error)
-            self._num_chunks = 0

@@ -1,0 +1,64 @@
+"""What a learner does beside learning: things at their period, a profile, the first chunks kept."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from impala.types import Chunk
+
+
+class Periodically:
+    """Runs a job at most once a period."""
+
+    def __init__(self, seconds: float, job: Callable[[], None]):
+        self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds
+
+    def maybe_run(self) -> None:
+        if time.monotonic() >= self._due:
+            self._job()
+            self._due = time.monotonic() + self._seconds
+
+
+class Profiler:
+    """Writes a TensorFlow profile of a hundred updates, after a warm-up."""
+
+    _FIRST, _LAST = 50, 150
+
+    def __init__(self, folder: Path):
+        self._folder, self._count = folder, 0
+
+    def after_update(self) -> None:
+        import tensorflow as tf
+
+        self._count += 1
+        if self._count == self._FIRST:
+            tf.profiler.experimental.start(str(self._folder))
+        elif self._count == self._LAST:
+            tf.profiler.experimental.stop()
+            logging.info("profile of %d updates in %s", self._LAST - self._FIRST, self._folder)
+
+
+class Recorder:
+    """Keeps the first chunks of a run as .npz files."""
+
+    def __init__(self, folder: Path, num_chunks: int):
+        self._folder, self._num_chunks = folder, num_chunks
+        folder.mkdir(exist_ok=True)
+        self._count = len(list(folder.glob("*.npz")))  # a resumed run goes on where it was
+
+    def __call__(self, chunk: Chunk) -> None:
+        if self._count >= self._num_chunks:
+            return
+        arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
+        path = self._folder / f"{self._count:06d}.npz"
+        try:
+            with path.with_suffix(".tmp").open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            path.with_suffix(".tmp").replace(path)
+            self._count += 1
+        except OSError as error:
+            logging.error("no more chunks are recorded after %d: %s", self._count, error)
+            self._num_chunks = 0
