@@ -218,6 +218,8 @@ def curves(scores: Scores):
             return
         curve = np.array([[float(x) for x in run["curve"].split()] for run in runs])
         frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * scores.grid.total_frames(block.task)
+        seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode ended: all have one length, say
+        frames, curve = frames[seen], curve[:, seen]
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
         (line,) = axis.plot(frames / 1e3, middle, label=block.scheme)
         axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
@@ -231,7 +233,10 @@ def iqm_figure(scores: Scores):
     figure, axes = _axes(1, len(conditions))
     for axis, (fraction, lag) in zip(axes[0], conditions):
         matrices = {s: scores.matrix(s, fraction, lag) for s in scores.grid.config.schemes}
-        means = interquartile_means({s: m for s, m in matrices.items() if m is not None} or {"–": np.zeros((2, 1))})
+        matrices = {s: m for s, m in matrices.items() if m is not None}
+        means = interquartile_means(matrices) if matrices else {}
+        if not means:
+            axis.text(0.5, 0.5, "not all tasks are done", ha="center", transform=axis.transAxes)
         for i, (_, (middle, low, high)) in enumerate(means.items()):
             axis.barh(i, high - low, left=low, height=0.6, alpha=0.6)
             axis.plot([middle] * 2, [i - 0.3, i + 0.3], color="black")
