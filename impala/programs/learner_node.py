@@ -172,9 +172,9 @@ class LearnerNode:
             for job in jobs if self._index == 0 else ():
                 job.maybe_run()
         if self._index == 0:
-            self._save(last=True)
             if self._monitor.has_updates:
-                self._log()
+                self._log()  # before more episodes come, so that the last row holds the return that ended the run
+            self._save(last=True)
             self._monitor.close()
         processes.finish(status)
 
