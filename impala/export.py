@@ -4,7 +4,8 @@
     model.act(frames, is_first)                                                    → {"logits": [N, A], "value": [N]}
     model.act(observation, is_first, last_action, last_reward, core_state)         → also {"core_state": [N, …]}
 
-The second form is that of a network with a core. `frames` [k, N, …] are the last k observations of N environments, the
+The second form is that of a network with a core; logits are the parameters that `impala.distributions` describes where
+actions are not discrete. `frames` [k, N, …] are the last k observations of N environments, the
 oldest first, zero where they are older than the episode; is_first [1, N]; last_action and last_reward [1, N] led to the
 last observation; core_state is zero at first.
 """
@@ -38,7 +39,8 @@ def export(folder: Path, output: Path) -> Path:
     inputs = [tf.TensorSpec([spec.num_stacked, None, *shape], dtype), tf.TensorSpec([1, None], tf.bool)]
     if network.core_state_shape:
         inputs += [
-            tf.TensorSpec([1, None], tf.int32), tf.TensorSpec([1, None], tf.float32),
+            tf.TensorSpec([1, None, *spec.actions.array.shape], spec.actions.array.dtype),
+            tf.TensorSpec([1, None], tf.float32),
             tf.TensorSpec([None, *network.core_state_shape], tf.float32),
         ]  # fmt: skip
 
@@ -54,8 +56,8 @@ def export(folder: Path, output: Path) -> Path:
     shutil.rmtree(temporary, ignore_errors=True)
     tf.saved_model.save(model, str(temporary), signatures={"serving_default": act})
     about = dict(
-        environment=spec.name, num_actions=spec.num_actions, num_stacked=spec.num_stacked,
-        frames=state["frames"], updates=state["updates"],
+        environment=spec.name, actions={type(spec.actions).__name__: spec.actions._asdict()},
+        num_stacked=spec.num_stacked, frames=state["frames"], updates=state["updates"],
     )  # fmt: skip
     (temporary / "impala.json").write_text(json.dumps(about, indent=1) + "\n")
     return temporary.rename(output)

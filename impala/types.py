@@ -19,16 +19,61 @@ class ArraySpec(NamedTuple):
     dtype: Any
 
 
+class Discrete(NamedTuple):
+    """One of `num_actions` actions, int32 []; its distribution has a logit for each."""
+
+    num_actions: int
+
+    @property
+    def array(self) -> ArraySpec:
+        return ArraySpec((), np.int32)
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_actions
+
+
+class MultiDiscrete(NamedTuple):
+    """An action in each of several dimensions, int32 [K], dimension k with `num_actions[k]` of them."""
+
+    num_actions: tuple[int, ...]
+
+    @property
+    def array(self) -> ArraySpec:
+        return ArraySpec((len(self.num_actions),), np.int32)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(self.num_actions)
+
+
+class Continuous(NamedTuple):
+    """`num_dimensions` numbers, float32 [D]; the environment clips them to [−1, 1] and scales them to its bounds."""
+
+    num_dimensions: int
+
+    @property
+    def array(self) -> ArraySpec:
+        return ArraySpec((self.num_dimensions,), np.float32)
+
+    @property
+    def num_parameters(self) -> int:
+        return 2 * self.num_dimensions
+
+
+Actions = Discrete | MultiDiscrete | Continuous
+
+
 class EnvironmentSpec(NamedTuple):
     """What an agent must know of an environment.
 
-    observation: one single observation (one frame where frames are stacked). num_actions: discrete actions.
+    observation: one single observation (one frame where frames are stacked). actions: what may be done in it.
     num_stacked: k, the frames a network sees at once. frames_per_step: emulator frames per agent step (action repeat).
     """
 
     name: str
     observation: ArraySpec
-    num_actions: int
+    actions: Actions
     num_stacked: int = 1
     frames_per_step: int = 1
 
@@ -60,7 +105,7 @@ class Environment(Protocol):
         """Starts all environments anew; rewards are 0 and every `is_first` is True."""
 
     def send(self, action: np.ndarray) -> None:
-        """Takes one action [N] int32 in each environment; ignored where the last step was `is_last`."""
+        """Takes one action [N, …] in each environment; ignored where the last step was `is_last`."""
 
     def receive(self) -> Step:
         """Returns what the last `send` brought."""
@@ -93,10 +138,10 @@ class Chunk(NamedTuple):
 
     observation: Any  # [T+1+k−1, …]
     is_first: Any  # [T+1] bool
-    previous_action: Any  # [] int32, what led to observation[0]; 0 at is_first
+    previous_action: Any  # […] as actions are, what led to observation[0]; 0 at is_first
     previous_reward: Any  # [] float32, raw; 0 at is_first
-    a_tm1: Any  # [T] int32
-    logits_tm1: Any  # [T, A] float32, of the behaviour distribution, as used
+    a_tm1: Any  # [T, …] int32 or float32, as actions are
+    logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
     weights_version: Any  # [] int64, optimizer updates in the weights that acted
@@ -114,13 +159,14 @@ def chunk_spec(environment: EnvironmentSpec, unroll_length: int, core_state_shap
     """
     t = unroll_length
     shape, dtype = environment.observation
+    action = environment.actions.array
     return Chunk(
         observation=ArraySpec((t + environment.num_stacked, *shape), dtype),
         is_first=ArraySpec((t + 1,), np.bool_),
-        previous_action=ArraySpec((), np.int32),
+        previous_action=action,
         previous_reward=ArraySpec((), np.float32),
-        a_tm1=ArraySpec((t,), np.int32),
-        logits_tm1=ArraySpec((t, environment.num_actions), np.float32),
+        a_tm1=ArraySpec((t, *action.shape), action.dtype),
+        logits_tm1=ArraySpec((t, environment.actions.num_parameters), np.float32),
         r_t=ArraySpec((t,), np.float32),
         discount_t=ArraySpec((t,), np.float32),
         weights_version=ArraySpec((), np.int64),

@@ -2,6 +2,7 @@
 
 types, returns  ◀─ corrections ◀─ losses
 types           ◀─ environments, networks, acting, replay, learning, monitoring       stations: never each other
+distributions   ◀─ losses, networks, acting                                           (it rests on types alone)
 all of these    ◀─ programs, lockstep ◀─ evaluation ◀─ api, bench ◀─ cli
 config          ◀─ programs and everything right of them                              launching ◀─ programs, bench, cli
 """
@@ -16,19 +17,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
-BASE = {"types", "returns"}
+BASE = {"types", "returns", "distributions"}
 
 # A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
 MAY_IMPORT = {
     "types": set(),
     "returns": set(),
+    "distributions": {"types"},
     "provenance": set(),
     "config": set(),
     "corrections": {"types", "returns"},
-    "losses": {"types", "corrections"},
+    "losses": {"types", "distributions", "corrections"},
     "environments": {"types"},
-    "networks": {"types"},
-    "acting": {"types"},
+    "networks": {"types", "distributions"},
+    "acting": {"types", "distributions"},
     "replay": {"types"},
     "learning": {"types"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
@@ -61,7 +63,7 @@ ONLY = {
 }
 # Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
 HEAVY = {
-    "tensorflow": {"returns", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
+    "tensorflow": {"returns", "distributions", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
                    "launching", "programs", "export", "lab", "bench"},
     "reverb": {"acting", "replay", "launching", "programs", "bench"},
     "launchpad": {"launching", "programs"},
@@ -162,7 +164,7 @@ def test_a_station_never_imports_its_neighbour(station):
     """Written out once more, since the table above could be loosened by accident."""
     assert not MAY_IMPORT[station] & (STATIONS - {station})
     imported = {unit_of(i) for module, i, _, _ in arrows() if unit_of(module) == station}
-    assert imported <= {station, "types"} | ({"config"} if station == "monitoring" else set())
+    assert imported <= {station, "types", "distributions"} | ({"config"} if station == "monitoring" else set())
 
 
 def find_circle(graph):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala import lockstep
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -44,7 +44,7 @@ class Coin:
     """An environment of one's own: guess the coin that is shown."""
 
     def __init__(self, num_environments):
-        self.spec = EnvironmentSpec("coin", ArraySpec((2,), np.float32), num_actions=2)
+        self.spec = EnvironmentSpec("coin", ArraySpec((2,), np.float32), actions=Discrete(2))
         self.num_environments = num_environments
 
     def reset(self, seed):

@@ -8,6 +8,7 @@ import pytest
 from impala.types import (
     ArraySpec,
     Chunk,
+    Discrete,
     EnvironmentSpec,
     Origin,
     TimeAccount,
@@ -17,8 +18,8 @@ from impala.types import (
     zeros,
 )
 
-ATARI = EnvironmentSpec("x", ArraySpec((84, 80), np.uint8), num_actions=6, num_stacked=4, frames_per_step=4)
-FLAT = EnvironmentSpec("y", ArraySpec((3,), np.float32), num_actions=2)
+ATARI = EnvironmentSpec("x", ArraySpec((84, 80), np.uint8), actions=Discrete(6), num_stacked=4, frames_per_step=4)
+FLAT = EnvironmentSpec("y", ArraySpec((3,), np.float32), actions=Discrete(2))
 
 
 def test_chunk_spec_of_stacked_frames():

@@ -41,7 +41,8 @@ class Actor:
         step = environment.reset(seed)
         policy.observe(step)
         scores = _Scores(environment.num_environments, self._index, self._first_environment)
-        action = np.zeros(environment.num_environments, np.int32)
+        shape, dtype = environment.spec.actions.array
+        action = np.zeros((environment.num_environments, *shape), dtype)
         finished: list[Episode] = []
         while True:
             yield finished

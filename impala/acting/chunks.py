@@ -51,7 +51,8 @@ class UnrollWriter:
         self._t, k = 0, self._num_stacked
         self._chunk.observation[:, :k] = np.swapaxes(window, 0, 1)
         self._chunk.is_first[:, 0] = step.is_first
-        self._chunk.previous_action[:] = np.where(step.is_first, 0, previous_action)
+        self._chunk.previous_action[:] = previous_action
+        self._chunk.previous_action[step.is_first] = 0
         self._chunk.previous_reward[:] = step.reward
         self._chunk.weights_version[:] = weights_version
         if self._specs.core_state:

@@ -11,8 +11,8 @@ from impala.types import EnvironmentSpec, Step
 class Decision(NamedTuple):
     """An action, the parameters of the distribution it was drawn from, and what the state was thought to be worth."""
 
-    action: np.ndarray  # [N] int32
-    logits: np.ndarray  # [N, A] float32
+    action: np.ndarray  # [N, …]
+    logits: np.ndarray  # [N, A] float32, logits of discrete actions; else see `distributions`
     value: np.ndarray  # [N] float32
 
 
@@ -39,7 +39,10 @@ class Policy:
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
     ):
+        from impala import distributions  # brings TensorFlow, which environments alone can do without
+
         self._outputs, self._greedy = outputs, greedy
+        self._distribution = distributions.of(spec.actions)
         self._random = np.random.default_rng([seed, 2])  # not the stream of an environment with the same seed
         shape, dtype = spec.observation
         self.window = np.zeros((spec.num_stacked, num_environments, *shape), dtype)  # oldest first
@@ -61,9 +64,9 @@ class Policy:
         return Decision(self._choose(logits), logits, value)
 
     def _choose(self, logits: np.ndarray) -> np.ndarray:
-        # argmax(logits + Gumbel noise) is a sample of the softmax (Gumbel 1954).
-        noise = 0.0 if self._greedy else self._random.gumbel(size=logits.shape)
-        return np.argmax(logits + noise, axis=-1).astype(np.int32)
+        if self._greedy:
+            return self._distribution.mode(logits)
+        return self._distribution.sample(logits, self._random)
 
 
 class RecurrentPolicy(Policy):
@@ -76,7 +79,8 @@ class RecurrentPolicy(Policy):
     def __init__(self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape, **kwargs):
         super().__init__(outputs, spec, num_environments, **kwargs)
         self.core_state = np.zeros((num_environments, *core_state_shape), np.float32)
-        self._last_action = np.zeros((1, num_environments), np.int32)
+        shape, dtype = spec.actions.array
+        self._last_action = np.zeros((1, num_environments, *shape), dtype)
         self._last_reward = np.zeros((1, num_environments), np.float32)
 
     def observe(self, step: Step) -> None:

@@ -24,12 +24,15 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of one actor's environments with random actions on all cores."""
     import numpy as np
 
+    from impala import distributions
+
     environment = make_environment(config, config.actor.num_environments)
     random, n = np.random.default_rng(0), environment.num_environments
+    distribution, uniform = distributions.of(environment.spec.actions), _uniform(environment.spec, n)
     environment.reset(0)
 
     def step():
-        environment.send(random.integers(environment.spec.num_actions, size=n).astype(np.int32))
+        environment.send(distribution.sample(uniform, random))
         environment.receive()
         return n
 
@@ -135,7 +138,7 @@ def _random_unroll(config: config_lib.Config) -> list:
     spec, unrolls = environment.spec, []
 
     def uniform(window, is_first, *memory):
-        return np.zeros((n, spec.num_actions), np.float32), np.zeros(n, np.float32), *memory[2:]
+        return _uniform(spec, n), np.zeros(n, np.float32), *memory[2:]
 
     actor = compose.make_actor(
         environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
@@ -144,6 +147,13 @@ def _random_unroll(config: config_lib.Config) -> list:
     for _ in actor.steps(0):
         if len(unrolls) == 10:
             return unrolls[-1]
+
+
+def _uniform(spec, n: int):
+    """Parameters of n policies that are uniform over discrete actions."""
+    import numpy as np
+
+    return np.zeros((n, spec.actions.num_parameters), np.float32)
 
 
 def make_environment(config: config_lib.Config, num_environments: int):

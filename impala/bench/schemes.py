@@ -35,11 +35,12 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
 
     step_seconds = 1.0 / rate(update, seconds / 2)
     words = [*corrections.SCHEMES, *losses.POLICY_TERMS]
-    free = actor_critic(lambda *, v_tm1, r_t, **_: Targets(v_tm1, r_t))
-    calls = {"": _gradient(free, batch, spec.num_actions, False)}
+    num_parameters, distribution = spec.actions.num_parameters, learner.network.distribution
+    free = actor_critic(lambda *, v_tm1, r_t, **_: Targets(v_tm1, r_t), distribution=distribution)
+    calls = {"": _gradient(free, batch, num_parameters, False)}
     for word in words:
         loss = config.loss.model_copy(update={"correction": word})
-        calls[word] = _gradient(make_loss(loss), batch, spec.num_actions, has_target_network(loss))
+        calls[word] = _gradient(make_loss(loss, distribution), batch, num_parameters, has_target_network(loss))
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(_ROUNDS):
         for word, call in calls.items():
@@ -47,12 +48,12 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
     return {word: max(0.0, best[word] - best[""]) / step_seconds for word in words}
 
 
-def _gradient(loss, batch, num_actions: int, with_target: bool) -> Callable[[], int]:
+def _gradient(loss, batch, num_parameters: int, with_target: bool) -> Callable[[], int]:
     import tensorflow as tf
 
     shape = [_UNROLL_LENGTH + 1, _BATCH_SIZE]
-    logits, value = 0.1 * tf.random.normal([*shape, num_actions], seed=1), tf.random.normal(shape, seed=2)
-    more = (0.1 * tf.random.normal([*shape, num_actions], seed=3),) if with_target else ()
+    logits, value = 0.1 * tf.random.normal([*shape, num_parameters], seed=1), tf.random.normal(shape, seed=2)
+    more = (0.1 * tf.random.normal([*shape, num_parameters], seed=3),) if with_target else ()
 
     @tf.function(autograph=False)
     def gradient(logits, value):

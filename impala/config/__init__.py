@@ -8,6 +8,7 @@ from impala.config.errors import ConfigError, describe, nearest
 from impala.config.reading import build, dump, flatten, keys, load, parse_overrides, read_yaml
 from impala.config.schema import (
     MAY_CHANGE_ON_RESUME,
+    OF_DISCRETE_ACTIONS,
     Config,
     Correction,
     Count,
@@ -18,6 +19,7 @@ from impala.config.schema import (
 )
 
 __all__ = [
-    "MAY_CHANGE_ON_RESUME", "Config", "ConfigError", "Correction", "Count", "Finite", "LossConfig", "NonNegative",
-    "Positive", "build", "describe", "dump", "flatten", "keys", "load", "nearest", "parse_overrides", "read_yaml",
+    "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
+    "LossConfig", "NonNegative", "Positive", "build", "describe", "dump", "flatten", "keys", "load", "nearest",
+    "parse_overrides", "read_yaml",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ Correction = Literal[
     "epsilon_add", "epsilon_max", "ppo_clip", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
 ]  # fmt: skip
 _WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
+OF_DISCRETE_ACTIONS = {"epsilon_add", "epsilon_max", "laser"}  # they look at the probability of every action
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -39,7 +40,6 @@ class NetworkConfig(_Model):
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
     core_size: Count = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
-
 
     @property
     def core_state_shape(self) -> tuple[int, int] | None:

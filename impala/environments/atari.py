@@ -14,7 +14,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 
 from impala.environments.boundaries import Boundaries
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 _ACTION_REPEAT = 4
 _NUM_STACKED = 4
@@ -51,7 +51,7 @@ class Atari:
         self.spec = EnvironmentSpec(
             name=f"atari:{game}",
             observation=ArraySpec((84, 84), np.uint8),
-            num_actions=int(self._environment.single_action_space.n),
+            actions=Discrete(int(self._environment.single_action_space.n)),
             num_stacked=_NUM_STACKED,
             frames_per_step=_ACTION_REPEAT,
         )

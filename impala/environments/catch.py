@@ -7,7 +7,7 @@ are stepped by numpy at once.
 import numpy as np
 
 from impala.environments.boundaries import Boundaries
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 _ROWS, _COLUMNS = 10, 5
 
@@ -17,7 +17,7 @@ class Catch:
 
     def __init__(self, *, num_environments: int):
         self.num_environments = num_environments
-        self.spec = EnvironmentSpec("catch", ArraySpec((_ROWS, _COLUMNS), np.float32), num_actions=3)
+        self.spec = EnvironmentSpec("catch", ArraySpec((_ROWS, _COLUMNS), np.float32), actions=Discrete(3))
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:

@@ -1,10 +1,13 @@
-"""Any gymnasium id with a discrete action space and a box of numbers as observation."""
+"""Any gymnasium id with a box of numbers as observation, and discrete, multi-discrete or continuous actions."""
+
+import functools
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
 
 from impala.environments.boundaries import Boundaries
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import Actions, ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Step
 
 
 class Gymnasium:
@@ -18,15 +21,15 @@ class Gymnasium:
             vector_kwargs=dict(autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP, copy=True),
         )
         observation, action = self._environment.single_observation_space, self._environment.single_action_space
-        if not isinstance(action, gymnasium.spaces.Discrete) or not isinstance(observation, gymnasium.spaces.Box):
+        actions, self._to_space = _actions(action)
+        if actions is None or not isinstance(observation, gymnasium.spaces.Box):
             raise ValueError(
-                f"environment.name: {name} has observations {observation} and actions {action}; "
-                "expected a Box and a Discrete space"
+                f"{name} has observations {observation} and actions {action}; expected a Box, and actions of a "
+                "Discrete, MultiDiscrete or MultiBinary space or a Box with one axis"
             )
-        self._first_action = action.start
         self._dtype = np.uint8 if observation.dtype == np.uint8 else np.float32
         self.num_environments = num_environments
-        self.spec = EnvironmentSpec(name, ArraySpec(tuple(observation.shape), self._dtype), int(action.n))
+        self.spec = EnvironmentSpec(name, ArraySpec(tuple(observation.shape), self._dtype), actions)
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:
@@ -34,7 +37,7 @@ class Gymnasium:
         return self._boundaries.reset(observation.astype(self._dtype))
 
     def send(self, action: np.ndarray) -> None:
-        self._result = self._environment.step(action + self._first_action)
+        self._result = self._environment.step(self._to_space(action))
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, _ = self._result
@@ -42,3 +45,26 @@ class Gymnasium:
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _actions(space) -> tuple[Actions | None, Callable]:
+    """Returns how agents see an action space, and how their actions [N, …] become its own; None if they cannot."""
+    spaces = gymnasium.spaces
+    match space:
+        case spaces.Discrete():
+            return Discrete(int(space.n)), lambda action: action + space.start
+        case spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return MultiDiscrete(tuple(space.nvec.tolist())), lambda action: action + space.start
+        case spaces.MultiBinary() if len(space.shape) == 1:
+            return MultiDiscrete(space.shape[0] * (2,)), lambda action: action.astype(space.dtype)
+        case spaces.Box() if len(space.shape) == 1:
+            return Continuous(space.shape[0]), functools.partial(_scale, space)
+    return None, lambda action: action
+
+
+def _scale(space, action: np.ndarray) -> np.ndarray:
+    """Clips actions to [−1, 1] and stretches that to the bounds; a dimension without both is taken as it is."""
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)
+    return np.where(bounded, scaled, np.clip(action, space.low, space.high)).astype(space.dtype)

@@ -7,7 +7,7 @@ published games have no time limit; here an episode is truncated after 10,000 st
 import numpy as np
 
 from impala.environments.boundaries import Boundaries
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 _MAX_STEPS = 10_000
@@ -23,7 +23,7 @@ class MinAtar:
         self._actions = np.array(self._games[0].minimal_action_set())
         self.num_environments = num_environments
         shape = tuple(self._games[0].state_shape())
-        self.spec = EnvironmentSpec(f"minatar:{game}", ArraySpec(shape, np.uint8), num_actions=len(self._actions))
+        self.spec = EnvironmentSpec(f"minatar:{game}", ArraySpec(shape, np.uint8), actions=Discrete(len(self._actions)))
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:

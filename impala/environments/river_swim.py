@@ -12,7 +12,7 @@ a correction does to the value shows here: V^μ of a policy that mostly swims le
 import numpy as np
 
 from impala.environments.boundaries import Boundaries
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 NUM_STATES, _MAX_STEPS = 6, 100
 _BACK, _STAY = np.array([0.0, 0.05, 0.05, 0.05, 0.05, 0.4]), np.array([0.4, 0.6, 0.6, 0.6, 0.6, 0.6])
@@ -35,7 +35,7 @@ class RiverSwim:
 
     def __init__(self, *, num_environments: int):
         self.num_environments = num_environments
-        self.spec = EnvironmentSpec("river_swim", ArraySpec((NUM_STATES,), np.float32), num_actions=2)
+        self.spec = EnvironmentSpec("river_swim", ArraySpec((NUM_STATES,), np.float32), actions=Discrete(2))
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:

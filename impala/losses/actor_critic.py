@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from impala.corrections import Targets
+from impala.distributions import CATEGORICAL, Distribution
 from impala.losses import telemetry
 
 Loss = Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]
@@ -20,29 +21,34 @@ REWARD_CLIPPING = {
 
 
 class Rows(NamedTuple):
-    """What a term of the loss may look at: every transition's distributions and values."""
+    """What a term of the loss may look at: every transition's distributions and values.
 
-    log_pi_tm1: tf.Tensor  # [T, B, A], the policy that learns
-    log_mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
-    log_target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: π, or the target network's where there is one
-    a_tm1: tf.Tensor  # [T, B]
+    A policy is given by its normalised parameters (`impala.distributions`): log-probabilities of all actions where
+    these are discrete.
+    """
+
+    pi_tm1: tf.Tensor  # [T, B, A], the policy that learns
+    mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
+    target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: π, or the target network's where there is one
+    a_tm1: tf.Tensor  # [T, B, …]
     v_tm1: tf.Tensor  # [T, B]
     v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) when it was acted; () where chunks do not keep it
     is_replayed: tf.Tensor  # [B] float, 1 where the chunk was drawn from replay
+    distribution: Distribution = CATEGORICAL
 
-    def taken(self, log_probability: tf.Tensor) -> tf.Tensor:
-        """Returns log_probability[t, b, a_tm1[t, b]], [T, B]."""
-        return tf.gather(log_probability, self.a_tm1, batch_dims=2)
+    def log_taken(self, policy_tm1: tf.Tensor) -> tf.Tensor:
+        """Returns the log-probability of the action taken under a policy, [T, B]."""
+        return self.distribution.log_probability(policy_tm1, self.a_tm1)
 
 
 def policy_gradient(rows: Rows, advantage_tm1: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns log π(a_s|x_s) A_s, to be maximised, and that no row is clipped; both [T, B]."""
-    return rows.taken(rows.log_pi_tm1) * advantage_tm1, tf.zeros_like(advantage_tm1)
+    return rows.log_taken(rows.pi_tm1) * advantage_tm1, tf.zeros_like(advantage_tm1)
 
 
 def entropy(rows: Rows) -> tf.Tensor:
     """Returns H(π(·|x_s)), [T, B]."""
-    return -tf.reduce_sum(tf.exp(rows.log_pi_tm1) * rows.log_pi_tm1, axis=-1)
+    return rows.distribution.entropy(rows.pi_tm1)
 
 
 class Terms(NamedTuple):
@@ -58,9 +64,9 @@ IMPALA = Terms()
 
 
 def actor_critic(
-    correction: Callable[..., Targets], terms: Terms = IMPALA, *, discount: float = 0.99, baseline_cost: float = 0.5,
-    entropy_cost: float = 0.01, reward_clipping: str = "abs_one", reduction: str = "sum", clip_rho: float = 1.0,
-    clip_c: float = 1.0,
+    correction: Callable[..., Targets], terms: Terms = IMPALA, *, distribution: Distribution = CATEGORICAL,
+    discount: float = 0.99, baseline_cost: float = 0.5, entropy_cost: float = 0.01, reward_clipping: str = "abs_one",
+    reduction: str = "sum", clip_rho: float = 1.0, clip_c: float = 1.0,
 ) -> Loss:  # fmt: skip
     """Makes the loss, summed over T and B (or averaged over the transitions that are some, with `reduction="mean"`).
 
@@ -71,6 +77,7 @@ def actor_critic(
     Args:
       correction: a V-based scheme of `impala.corrections`, its parameters bound.
       terms: exchanges single terms of L; the other files of this folder make them.
+      distribution: over the actions; the network's.
       discount: γ.
       baseline_cost, entropy_cost: weights of the value loss and of the entropy bonus.
       reward_clipping: a name of `REWARD_CLIPPING`.
@@ -83,10 +90,10 @@ def actor_critic(
     """
 
     def loss(outputs, batch, entropy_cost=entropy_cost):
-        rows = _rows(outputs, batch)
+        rows = _rows(outputs, batch, distribution)
         is_some_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
         mask_t = is_some_t if terms.is_trusted is None else is_some_t * tf.stop_gradient(terms.is_trusted(rows))
-        log_rho_tm1 = tf.stop_gradient(rows.taken(rows.log_target_tm1)) - rows.taken(rows.log_mu_tm1)
+        log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.target_tm1)) - rows.log_taken(rows.mu_tm1)
         targets = correction(
             v_tm1=rows.v_tm1,
             v_t=outputs[1][1:],
@@ -110,27 +117,27 @@ def actor_critic(
             total /= num_transitions
         metrics = {"loss": total} | {name: part / num_transitions for name, part in sums.items()}
         metrics |= telemetry.metrics(
-            targets, log_pi=rows.log_pi_tm1, log_mu=rows.log_mu_tm1, v_tm1=rows.v_tm1, log_rho_tm1=log_rho_tm1,
-            discount_t=batch.discount_t, is_some_t=is_some_t, mask_t=mask_t, is_clipped_tm1=is_clipped_tm1,
-            is_replayed=rows.is_replayed, clip_rho=clip_rho, clip_c=clip_c,
+            targets, rows, log_rho_tm1=log_rho_tm1, discount_t=batch.discount_t, is_some_t=is_some_t, mask_t=mask_t,
+            is_clipped_tm1=is_clipped_tm1, clip_rho=clip_rho, clip_c=clip_c,
         )  # fmt: skip
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss
 
 
-def _rows(outputs, batch) -> Rows:
+def _rows(outputs, batch, distribution: Distribution) -> Rows:
     logits, value = outputs[:2]
     target_logits = getattr(outputs, "target_logits", None)
     tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])
-    log_pi = tf.nn.log_softmax(logits[:-1])
+    pi_tm1 = distribution.normalise(logits[:-1])
     fresh = tf.zeros_like(value[0])  # [B]
     return Rows(
-        log_pi_tm1=log_pi,
-        log_mu_tm1=tf.nn.log_softmax(batch.logits_tm1),
-        log_target_tm1=log_pi if target_logits is None else tf.nn.log_softmax(target_logits[:-1]),
+        pi_tm1=pi_tm1,
+        mu_tm1=distribution.normalise(batch.logits_tm1),
+        target_tm1=pi_tm1 if target_logits is None else distribution.normalise(target_logits[:-1]),
         a_tm1=batch.a_tm1,
         v_tm1=value[:-1],
         v_behaviour_tm1=batch.v_behaviour_tm1,
         is_replayed=fresh if isinstance(batch.is_replayed, tuple) else tf.cast(batch.is_replayed, fresh.dtype),
+        distribution=distribution,
     )

@@ -18,8 +18,7 @@ def clear(policy_cloning_cost: float = 0.01, value_cloning_cost: float = 0.005) 
         raise ValueError(f"cloning costs {policy_cloning_cost} and {value_cloning_cost}; expected both 0 or more")
 
     def cloning(rows: Rows):
-        log_mu = rows.log_mu_tm1
-        kl_tm1 = tf.reduce_sum(tf.exp(log_mu) * (log_mu - rows.log_pi_tm1), axis=-1)
+        kl_tm1 = rows.distribution.kl(rows.mu_tm1, rows.pi_tm1)
         square_tm1 = tf.square(rows.v_tm1 - rows.v_behaviour_tm1)
         return rows.is_replayed * (policy_cloning_cost * kl_tm1 + value_cloning_cost * square_tm1)
 

@@ -23,11 +23,11 @@ def _terms(safe_log, epsilon: float) -> Terms:
         raise ValueError(f"epsilon={epsilon}; expected more than 0")
 
     def policy(rows: Rows, advantage_tm1):
-        log_pi_tm1 = rows.taken(rows.log_pi_tm1)
+        log_pi_tm1 = rows.log_taken(rows.pi_tm1)
         is_clipped = tf.cast(log_pi_tm1 < tf.math.log(epsilon), advantage_tm1.dtype)
         return safe_log(log_pi_tm1) * advantage_tm1, is_clipped
 
     def entropy(rows: Rows):
-        return -tf.reduce_sum(tf.exp(rows.log_pi_tm1) * safe_log(rows.log_pi_tm1), axis=-1)
+        return -tf.reduce_sum(tf.exp(rows.pi_tm1) * safe_log(rows.pi_tm1), axis=-1)
 
     return Terms(policy=policy, entropy=entropy)

@@ -21,7 +21,7 @@ def laser(trust_threshold: float = 0.1, clip_rho: float = 1.0) -> Terms:
         raise ValueError(f"trust_threshold={trust_threshold}, clip_rho={clip_rho}; expected both more than 0")
 
     def is_trusted(rows: Rows):
-        return tf.cast(relevance(rows.log_pi_tm1, rows.log_mu_tm1, clip_rho) < trust_threshold, rows.v_tm1.dtype)
+        return tf.cast(relevance(rows.pi_tm1, rows.mu_tm1, clip_rho) < trust_threshold, rows.v_tm1.dtype)
 
     def fresh_entropy(rows: Rows):
         return (1.0 - rows.is_replayed) * entropy(rows)

@@ -17,7 +17,7 @@ def ppo_clip(surrogate_clip: float = 0.2) -> Terms:
         raise ValueError(f"surrogate_clip={surrogate_clip}; expected more than 0")
 
     def policy(rows: Rows, advantage_tm1):
-        log_rho_tm1 = rows.taken(rows.log_pi_tm1) - tf.stop_gradient(rows.taken(rows.log_mu_tm1))
+        log_rho_tm1 = rows.log_taken(rows.pi_tm1) - tf.stop_gradient(rows.log_taken(rows.mu_tm1))
         return clipped_surrogate(tf.exp(tf.minimum(log_rho_tm1, 20.0)), advantage_tm1, surrogate_clip)
 
     return Terms(policy=policy)

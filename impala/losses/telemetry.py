@@ -4,8 +4,7 @@ import tensorflow as tf
 
 
 def metrics(
-    targets, *, log_pi, log_mu, v_tm1, log_rho_tm1, discount_t, is_some_t, mask_t, is_clipped_tm1, is_replayed,
-    clip_rho: float, clip_c: float,
+    targets, rows, *, log_rho_tm1, discount_t, is_some_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
 ) -> dict[str, tf.Tensor]:  # fmt: skip
     """Returns scalars, means over all transitions unless they say otherwise.
 
@@ -27,21 +26,21 @@ def metrics(
 
     rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
     return {
-        "entropy": -mean(tf.reduce_sum(tf.exp(log_pi) * log_pi, axis=-1)),
-        "value": mean(v_tm1),
+        "entropy": mean(rows.distribution.entropy(rows.pi_tm1)),
+        "value": mean(rows.v_tm1),
         "advantage": mean(tf.abs(targets.advantage_tm1)),
         "log_rho_mean": mean(log_rho_tm1),
         "log_rho_max": tf.reduce_max(tf.where(is_some_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
         "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),
         "c_clipped_fraction": fraction(rho_tm1 > clip_c),
         "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
-        "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
+        "kl_mu_pi": mean(rows.distribution.kl(rows.mu_tm1, rows.pi_tm1)),
         "trace_length": _mean_trace_length(targets, discount_t, mask_t),
-        "value_correction": tf.sqrt(mean(tf.square(targets.target_tm1 - v_tm1))),
+        "value_correction": tf.sqrt(mean(tf.square(targets.target_tm1 - rows.v_tm1))),
         "rejected_fraction": mean(1.0 - mask_t),
         "policy_clipped_fraction": mean(is_clipped_tm1),
-        "replayed_fraction": tf.reduce_mean(is_replayed),
-        "num_transitions": tf.reduce_sum(is_some_t * (1.0 - is_replayed)),
+        "replayed_fraction": tf.reduce_mean(rows.is_replayed),
+        "num_transitions": tf.reduce_sum(is_some_t * (1.0 - rows.is_replayed)),
         "num_rows": tf.reduce_sum(is_some_t),
     }
 

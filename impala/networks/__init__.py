@@ -31,14 +31,16 @@ def make(
     made = torsos.make(
         torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, seed=seed, bfloat16=bfloat16
     )
-    lstm = cores.Lstm(core_size, environment.num_actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
+    lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
     return with_heads(made, environment, core=lstm if core == "lstm" else None, seed=seed)
 
 
 def with_heads(torso: torsos.Torso, environment: EnvironmentSpec, *, core=None, seed: int = 0) -> ActorCritic:
     """Puts heads for `environment` on any torso, or on a core behind it, and creates all variables."""
     shape, dtype = environment.observation
-    network = ActorCritic(torso, environment.num_actions, core=core, seed=seed)
-    led_here = (tf.zeros([1, 1], tf.int32), tf.zeros([1, 1]), tf.zeros([1, *core.state_shape])) if core else ()
+    network = ActorCritic(torso, environment.actions, core=core, seed=seed)
+    action = environment.actions.array
+    action = tf.zeros([1, 1, *action.shape], action.dtype)
+    led_here = (action, tf.zeros([1, 1]), tf.zeros([1, *core.state_shape])) if core else ()
     network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool), *led_here)
     return network

@@ -4,13 +4,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala import distributions
 from impala.networks.torsos import Torso
+from impala.types import Actions
 
 
 class Outputs(NamedTuple):
     """What an actor-critic network says of n observations of B environments."""
 
-    logits: tf.Tensor  # [n, B, A]
+    logits: tf.Tensor  # [n, B, A], of discrete actions; else the parameters that `distributions` says
     value: tf.Tensor  # [n, B]
     core_state: Any = ()  # [B, …] after the last observation; () without a core
 
@@ -22,12 +24,14 @@ class ActorCritic(tf.Module):
     variables are found.
     """
 
-    def __init__(self, torso: Torso, num_actions: int, *, core=None, seed: int = 0):
+    def __init__(self, torso: Torso, actions: Actions, *, core=None, seed: int = 0):
         super().__init__("actor_critic")
         orthogonal = tf.keras.initializers.Orthogonal
-        self._torso, self._core, self._num_actions = torso, core, num_actions
+        self._torso, self._core, self._num_parameters = torso, core, actions.num_parameters
+        self.distribution = distributions.of(actions)
         # A small first policy head starts near the uniform policy; heads stay in float32.
-        self._policy = tf.keras.layers.Dense(num_actions, kernel_initializer=orthogonal(0.01, seed=seed * 1000 + 901))
+        small = orthogonal(0.01, seed=seed * 1000 + 901)
+        self._policy = tf.keras.layers.Dense(actions.num_parameters, kernel_initializer=small)
         self._value = tf.keras.layers.Dense(1, kernel_initializer=orthogonal(1.0, seed=seed * 1000 + 902))
 
     @property
@@ -41,12 +45,12 @@ class ActorCritic(tf.Module):
         """Applies the network at n times to B environments; observations as in `networks.frames`.
 
         Args:
-          last_action, last_reward: [n, B], what led to each observation; taken by a core only.
+          last_action, last_reward: [n, B, …] and [n, B], what led to each observation; taken by a core only.
           core_state: [B, …] before the first observation.
         """
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
         features = self._torso(observation, is_first)  # [n·B, F]
         if self._core:
             features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
-        logits = tf.reshape(self._policy(features), [n, -1, self._num_actions])
+        logits = tf.reshape(self._policy(features), [n, -1, self._num_parameters])
         return Outputs(logits, tf.reshape(self._value(features), [n, -1]), core_state)

@@ -1,6 +1,6 @@
 """Memory between torso and heads.
 
-A core is any `tf.Module` with `state_shape` and (features [n·B, F], is_first [n, B], last_action [n, B],
+A core is any `tf.Module` with `state_shape` and (features [n·B, F], is_first [n, B], last_action [n, B, …],
 last_reward [n, B], state [B, *state_shape]) → (features [n·B, G], state after the last time).
 """
 
@@ -8,29 +8,32 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from impala import distributions
+from impala.types import Actions
+
 
 class Lstm(tf.Module):
-    """An LSTM over features, the last action (one-hot) and the last reward (clipped), as in IMPALA's deep agent.
+    """An LSTM over features, the last action (one-hot where discrete) and the last reward, as in IMPALA's deep agent.
 
     Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000, its bias starting at 1. Where an episode
     starts the state and what led to it are zero, whatever is handed in, so that one unroll may hold several episodes.
 
     Args:
       units: of the state, which is (h, c).
-      num_actions: discrete.
+      actions: what the last action is one of.
       clip_reward: of what the core is fed; the same function as the loss uses.
       seed: of the initial kernels.
     """
 
-    def __init__(self, units: int, num_actions: int, *, clip_reward: Callable = tf.identity, seed: int = 0):
+    def __init__(self, units: int, actions: Actions, *, clip_reward: Callable = tf.identity, seed: int = 0):
         super().__init__("lstm")
         self.state_shape = (2, units)
-        self._units, self._num_actions, self._clip_reward, self._seed = units, num_actions, clip_reward, seed
+        self._units, self._actions, self._clip_reward, self._seed = units, actions, clip_reward, seed
         self._recurrent_kernel = self._bias = self._kernel = None  # made when the size of the features is seen
 
     def __call__(self, features, is_first, last_action, last_reward, state):
         n, goes_on = is_first.shape[0], 1.0 - tf.cast(is_first, tf.float32)  # [n, B]
-        action = tf.one_hot(last_action, self._num_actions) * goes_on[..., None]
+        action = distributions.features(self._actions, last_action) * goes_on[..., None]
         reward = self._clip_reward(last_reward) * goes_on
         features = tf.reshape(features, [n, -1, features.shape[-1]])
         x = tf.concat([features, action, reward[..., None]], axis=-1)  # [n, B, F + A + 1]

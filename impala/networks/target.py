@@ -32,6 +32,10 @@ class WithTarget(tf.Module):
     def core_state_shape(self):
         return self._online.core_state_shape
 
+    @property
+    def distribution(self):
+        return self._online.distribution
+
     def __call__(self, *inputs) -> TargetOutputs:
         """Applies both to the inputs of an `ActorCritic`."""
         return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)

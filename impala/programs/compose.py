@@ -4,8 +4,8 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from impala.config import Config, ConfigError, LossConfig
-from impala.types import EnvironmentSpec, Origin
+from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
+from impala.types import Discrete, EnvironmentSpec, Origin
 
 
 def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1):
@@ -35,6 +35,7 @@ def check(config: Config) -> EnvironmentSpec:
         raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
     environment.close()
     _check_torso(config.network.torso, environment.spec)
+    _check_actions(config.loss.correction, environment.spec)
     return environment.spec
 
 
@@ -47,6 +48,14 @@ def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
         raise ConfigError([
             f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
             f"expected {expected}"
+        ])  # fmt: skip
+
+
+def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
+    if correction in OF_DISCRETE_ACTIONS and not isinstance(spec.actions, Discrete):
+        raise ConfigError([
+            f"loss.correction: {correction!r} is defined for discrete actions only, and {spec.name} has "
+            f"{spec.actions}; expected another correction"
         ])  # fmt: skip
 
 
@@ -146,7 +155,7 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
         after_update.append(lambda n: network.renew() if n % config.loss.target_period == 0 else None)
     return learners.Learner(
         network,
-        make_loss(config.loss, correction),
+        make_loss(config.loss, network.distribution, correction),
         optimizer,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
@@ -175,14 +184,14 @@ def has_target_network(loss: LossConfig) -> bool:
     return word in losses.POLICY_TERMS and losses.POLICY_TERMS[word].has_target_network
 
 
-def make_loss(loss: LossConfig, correction: Callable | None = None):
-    """Returns the configured loss with its terms and its correction, or with another V-based one."""
+def make_loss(loss: LossConfig, distribution, correction: Callable | None = None):
+    """Returns the configured loss over actions of `distribution`, with its correction or another V-based one."""
     from impala import losses
     from impala.losses.actor_critic import Terms, actor_critic
 
     word = loss.correction
     terms = _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else Terms()
-    return _bound(actor_critic, loss)(correction or make_correction(loss), terms)
+    return _bound(actor_critic, loss)(correction or make_correction(loss), terms, distribution=distribution)
 
 
 def make_correction(loss: LossConfig):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 
 class Scripted:
@@ -14,11 +14,12 @@ class Scripted:
       scripts: of each environment, [(number of steps, "terminated" | "truncated" | "both"), …].
       num_stacked: k of the spec.
       shape: of a frame, uint8; shape=() makes one number of it.
+      actions: of the spec, by default Discrete(3); they change nothing.
       lives_lost: {(episode, time)} at which the discount is 0 in the midst of an episode.
     """
 
-    def __init__(self, scripts, *, num_stacked=4, shape=(2, 2), num_actions=3, lives_lost=(), frames_per_step=1):
-        self.spec = EnvironmentSpec("scripted", ArraySpec(shape, np.uint8), num_actions, num_stacked, frames_per_step)
+    def __init__(self, scripts, *, num_stacked=4, shape=(2, 2), actions=None, lives_lost=(), frames_per_step=1):
+        self.spec = EnvironmentSpec("scripted", ArraySpec(shape, np.uint8), actions or Discrete(3), num_stacked, frames_per_step)
         self.num_environments = len(scripts)
         self.num_sent, self.actions = 0, []
         self._scripts, self._lives_lost = scripts, set(lives_lost)

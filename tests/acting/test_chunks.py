@@ -11,7 +11,7 @@ from impala.losses import actor_critic
 from impala.networks import frames
 from impala.programs.compose import make_policy
 from impala.replay import datasets
-from impala.types import Chunk, Origin, Weights
+from impala.types import Chunk, Continuous, Discrete, MultiDiscrete, Origin, Weights
 from tests.acting import scripted
 
 ORIGIN = Origin(run=9, actor=3, environment=10, incarnation=2, seq=0)
@@ -42,7 +42,7 @@ class Stream:
 
     def __init__(self, environment, *, unroll_length, num_unrolls, logits=None, core_state_shape=None):
         self.environment = Recorded(environment)
-        self.logits = logits or scripted.Recording(environment.spec.num_actions)
+        self.logits = logits or scripted.Recording(environment.spec.actions.num_actions)
         n, self.unrolls, self.copies = environment.num_environments, [], []
         actor = actors.Actor(
             self.environment,
@@ -251,23 +251,30 @@ def test_chunks_handed_on_are_not_touched_again(stream):
                 np.testing.assert_array_equal(one, other)
 
 
+ACTIONS = {"discrete": Discrete(3), "multi_discrete": MultiDiscrete((2, 3)), "continuous": Continuous(2)}
+
+
 @pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize("torso", ["mlp", "minatar", "shallow", "nature", "resnet"])
-def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core):
+@pytest.mark.parametrize(
+    "torso, kind",
+    [*((torso, "discrete") for torso in ("mlp", "minatar", "shallow", "nature", "resnet")), ("mlp", "multi_discrete"), ("mlp", "continuous")],
+)  # fmt: skip
+def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core, kind):
     """With the weights that acted, every importance ratio is 1: nothing was shifted, stacked or masked askew."""
     observations = dict(mlp=dict(shape=(3, 2), num_stacked=1), minatar=dict(shape=(10, 10, 4), num_stacked=1))
     image = observations.get(torso, dict(shape=(84, 84), num_stacked=4))
-    environment = scripted.Scripted(random_scripts(3, 3), **image)
+    environment = scripted.Scripted(random_scripts(3, 3), actions=ACTIONS[kind], **image)
     clip = actor_critic.REWARD_CLIPPING["abs_one"]  # the rewards of the script reach into the hundreds
     network = networks.make(environment.spec, torso=torso, core=core, core_size=16, clip_reward=clip, seed=1)
     # A head that tells observations apart, but is not certain.
     scale = 1000.0 if core == "lstm" else 1.0 if torso == "minatar" else 100.0
+    scale = min(scale, 50.0) if kind == "continuous" else scale
     network._policy.kernel.assign(scale * network._policy.kernel)
     stream = Stream(
         environment, unroll_length=6, num_unrolls=5, logits=policies.network_outputs(network),
         core_state_shape=network.core_state_shape,
     )  # fmt: skip
-    loss = actor_critic.actor_critic(corrections.vtrace)
+    loss = actor_critic.actor_critic(corrections.vtrace, distribution=network.distribution)
     for unroll in stream.unrolls:
         batch = datasets.stack(unroll)
         assert np.ptp(batch.logits_tm1) > 0.1

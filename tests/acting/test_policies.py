@@ -5,10 +5,10 @@ import pytest
 
 from impala import environments, networks
 from impala.acting import policies
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-SPEC = EnvironmentSpec("x", ArraySpec((2,), np.float32), num_actions=4)
+SPEC = EnvironmentSpec("x", ArraySpec((2,), np.float32), actions=Discrete(4))
 
 
 def step(observation, is_first=None):
@@ -63,7 +63,7 @@ def test_same_seed_same_actions():
 
 
 def test_the_window_starts_empty_and_forgets_at_a_reset():
-    spec = EnvironmentSpec("x", ArraySpec((1,), np.uint8), num_actions=4, num_stacked=3)
+    spec = EnvironmentSpec("x", ArraySpec((1,), np.uint8), actions=Discrete(4), num_stacked=3)
     watcher = policies.Policy(constant_logits, spec, 2, seed=0)
     shown = []
     for t, is_first in enumerate([[1, 1], [0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]):

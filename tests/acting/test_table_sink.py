@@ -9,9 +9,9 @@ import reverb
 
 from impala.acting import chunks
 from impala.replay import tables
-from impala.types import ArraySpec, EnvironmentSpec, Origin, chunk_spec, zeros
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, chunk_spec, zeros
 
-SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((3,), np.float32), num_actions=2), 4)
+SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((3,), np.float32), actions=Discrete(2)), 4)
 SIZE = 4
 
 

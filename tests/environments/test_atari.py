@@ -122,7 +122,7 @@ def test_rewards_are_the_games_own():
     environment.reset(0)
     rewards = []
     for _ in range(120):
-        environment.send(random.integers(environment.spec.num_actions, size=4))
+        environment.send(random.integers(environment.spec.actions.num_actions, size=4))
         rewards.append(environment.receive().reward)
     environment.close()
     rewards = np.unique(rewards)
@@ -151,7 +151,7 @@ def test_truncation_at_108000_frames_keeps_its_discount(monkeypatch):
 @pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("machado2018", 18), ("cleanba", 18)])
 def test_the_action_set(protocol, num_actions):
     environment = atari.Atari("breakout", num_environments=1, protocol=protocol)
-    assert environment.spec.num_actions == num_actions
+    assert environment.spec.actions.num_actions == num_actions
     assert environment.spec.num_stacked == 4 and environment.spec.frames_per_step == 4
     environment.reset(0)
     environment.send(np.array([num_actions - 1]))  # the last action is one
@@ -174,7 +174,7 @@ def test_no_ops_and_sticky_actions(protocol, num_environments, most_noops, stick
     assert len(alike) > 1, "no two games began alike: choose another seed"
     random, differ = np.random.default_rng(0), False
     for _ in range(40):
-        action = random.integers(environment.spec.num_actions)
+        action = random.integers(environment.spec.actions.num_actions)
         environment.send(np.full(num_environments, action))
         observation = environment.receive().observation[alike]
         differ |= bool((observation != observation[0]).any())

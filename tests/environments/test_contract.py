@@ -33,7 +33,7 @@ class Played:
         self.copies = [Step(*map(np.copy, self.steps[0]))]
         self.actions = []
         for _ in range(num_steps):
-            self.actions.append(random.integers(self.spec.num_actions, size=N).astype(np.int32))
+            self.actions.append(random.integers(self.spec.actions.num_actions, size=N).astype(np.int32))
             environment.send(self.actions[-1])
             self.steps.append(environment.receive())
             self.copies.append(Step(*map(np.copy, self.steps[-1])))
@@ -50,7 +50,7 @@ def played(request):
 
 def test_spec_matches_the_data(played):
     shape, dtype = played.spec.observation
-    assert played.num_environments == N and played.spec.num_actions >= 2
+    assert played.num_environments == N and played.spec.actions.num_actions >= 2
     for step in played.steps:
         assert step.observation.shape == (N, *shape) and step.observation.dtype == dtype
         for name, dtype_ in dict(reward=np.float32, discount=np.float32, is_first=np.bool_, is_last=np.bool_).items():

@@ -11,6 +11,7 @@ import pytest
 
 from impala import environments
 from impala.environments import gymnasium_environment
+from impala.types import Continuous, Discrete, MultiDiscrete
 
 SCRIPTED = "ImpalaTests/Scripted-v0"
 
@@ -49,11 +50,11 @@ class Unsuitable(Scripted):
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     gymnasium.register(SCRIPTED, Scripted, max_episode_steps=5)
-    box, discrete = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(3)
-    gymnasium.register("ImpalaTests/Continuous-v0", Unsuitable, kwargs=dict(actions=box))
+    table, discrete = gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Discrete(3)
+    gymnasium.register("ImpalaTests/Table-v0", Unsuitable, kwargs=dict(actions=table))
     gymnasium.register("ImpalaTests/Symbols-v0", Unsuitable, kwargs=dict(observations=discrete))
     yield
-    for name in (SCRIPTED, "ImpalaTests/Continuous-v0", "ImpalaTests/Symbols-v0"):
+    for name in (SCRIPTED, "ImpalaTests/Table-v0", "ImpalaTests/Symbols-v0"):
         gymnasium.registry.pop(name)
 
 
@@ -93,10 +94,51 @@ def test_cartpole_is_truncated_at_its_limit_with_discount_one():
     assert t == 500 and step.is_last.all() and (step.discount == 1).all()
 
 
-@pytest.mark.parametrize("name, what", [("Continuous", "Box"), ("Symbols", "Discrete")])
+@pytest.mark.parametrize("name, what", [("Table", "Box"), ("Symbols", "Discrete")])
 def test_refuses_spaces_it_cannot_serve(name, what):
-    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box and a Discrete space"):
+    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box, and actions of a Discrete"):
         gymnasium_environment.Gymnasium(f"ImpalaTests/{name}-v0", num_environments=1)
+
+
+class Faithful(Scripted):
+    """Keeps the actions that reach it."""
+
+    seen = []
+
+    def __init__(self, actions):
+        super().__init__()
+        self.action_space = actions
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.seen.append(np.array(action))
+        return self._observe(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "space, actions, given, expected",
+    [
+        (gymnasium.spaces.Discrete(3, start=2), Discrete(3), [0, 2], [2, 4]),
+        (gymnasium.spaces.MultiDiscrete([2, 3]), MultiDiscrete((2, 3)), [[1, 2], [0, 1]], [[1, 2], [0, 1]]),
+        (gymnasium.spaces.MultiDiscrete([2, 3], start=[5, -1]), MultiDiscrete((2, 3)), [[1, 2], [0, 0]], [[6, 1], [5, -1]]),
+        (gymnasium.spaces.MultiBinary(2), MultiDiscrete((2, 2)), [[1, 0], [0, 1]], [[1, 0], [0, 1]]),
+        (gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10])), Continuous(2), [[0.5, 0.5], [-9, 9]], [[1.0, 7.5], [-2, 10]]),
+        (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), Continuous(2), [[0.5, -3.0], [7, 0]], [[0.5, -3.0], [7, 0]]),
+        (gymnasium.spaces.Box(0, np.inf, (2,)), Continuous(2), [[0.5, -3.0], [7, 0]], [[0.5, 0.0], [7, 0]]),
+    ],
+)  # fmt: skip
+def test_actions_reach_the_space_they_are_meant_for(space, actions, given, expected):
+    gymnasium.register("ImpalaTests/Faithful-v0", Faithful, kwargs=dict(actions=space))
+    try:
+        environment = environments.make("ImpalaTests/Faithful-v0", num_environments=2)
+        assert environment.spec.actions == actions
+        environment.reset(0)
+        Faithful.seen.clear()
+        environment.send(np.array(given, actions.array.dtype))
+        np.testing.assert_allclose(Faithful.seen, expected)
+        environment.close()
+    finally:
+        gymnasium.registry.pop("ImpalaTests/Faithful-v0")
 
 
 @pytest.mark.parametrize("name", ["catch", "atari:pong", "atari:ms_pacman", "CartPole-v1", SCRIPTED])

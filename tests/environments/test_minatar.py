@@ -12,7 +12,7 @@ from impala.environments.minatar import GAMES
 def test_plays_the_published_game(game):
     ours = environments.make(f"minatar:{game}", num_environments=2)
     actions = package.Environment(game).minimal_action_set()
-    assert ours.spec.num_actions == len(actions)
+    assert ours.spec.actions.num_actions == len(actions)
     step = ours.reset(3)
     theirs = []
     for seed in np.random.SeedSequence(3).generate_state(2):
@@ -57,4 +57,4 @@ def test_every_game_has_a_torso_that_fits():
         environment = environments.make(f"minatar:{game}", num_environments=3)
         network = networks.make(environment.spec, torso="minatar")
         outputs = network(environment.reset(0).observation[None], np.ones((1, 3), bool))
-        assert outputs.logits.shape == (1, 3, environment.spec.num_actions) and outputs.value.shape == (1, 3)
+        assert outputs.logits.shape == (1, 3, environment.spec.actions.num_actions) and outputs.value.shape == (1, 3)

@@ -100,10 +100,10 @@ def test_catch_is_measured_against_monte_carlo_returns():
 @pytest.mark.parametrize("length, ends", [(30, "terminated"), (30, "truncated"), (3, "terminated")])
 def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, length, ends):
     """A reward of 2, clipped to 1, at every step; longer than an unroll, and cut off or over."""
-    from impala.types import ArraySpec, EnvironmentSpec, Step
+    from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
     class Fixed:
-        spec = EnvironmentSpec("fixed", ArraySpec((3,), np.float32), num_actions=2)
+        spec = EnvironmentSpec("fixed", ArraySpec((3,), np.float32), actions=Discrete(2))
         num_environments = 2
 
         def reset(self, seed):

@@ -18,10 +18,10 @@ NUM_UPDATES, B, T = 50, 6, 5
 def batch_of(update, share=slice(None)):
     """Random chunks of Catch; the first chunk of every batch has fewer transitions that are some."""
     from impala.replay import datasets
-    from impala.types import ArraySpec, EnvironmentSpec, chunk_spec, map_fields
+    from impala.types import ArraySpec, Discrete, EnvironmentSpec, chunk_spec, map_fields
 
     random = np.random.default_rng(update)
-    spec = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), num_actions=3)
+    spec = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), actions=Discrete(3))
 
     def draw(field):
         if field.dtype == np.float32:

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from impala import networks
 from impala.learning import checkpoints, optimizers
-from impala.types import ArraySpec, EnvironmentSpec
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
-SPEC = EnvironmentSpec("x", ArraySpec((6,), np.float32), num_actions=3)
+SPEC = EnvironmentSpec("x", ArraySpec((6,), np.float32), actions=Discrete(3))
 
 
 class Trained:

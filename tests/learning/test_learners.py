@@ -9,9 +9,9 @@ from impala.acting import actors, chunks, policies
 from impala.learning import learners, optimizers
 from impala.losses import actor_critic
 from impala.replay import datasets
-from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, Weights, chunk_spec, zeros
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, Weights, chunk_spec, zeros
 
-SPEC = EnvironmentSpec("x", ArraySpec((3,), np.float32), num_actions=2)
+SPEC = EnvironmentSpec("x", ArraySpec((3,), np.float32), actions=Discrete(2))
 T, B = 4, 2
 
 

@@ -35,14 +35,14 @@ def random_rows(seed=0, **kwargs):
 def gradient_of_log_pi(terms, rows, advantage):
     """d objective / d log π(a) [T, B]."""
     with tf.GradientTape() as tape:
-        tape.watch(rows.log_pi_tm1)
+        tape.watch(rows.pi_tm1)
         objective, is_clipped = terms.policy(rows, advantage)
         total = tf.reduce_sum(objective)
-    gradient = tape.gradient(total, rows.log_pi_tm1)
-    gradient = tf.zeros_like(rows.log_pi_tm1) if gradient is None else gradient
-    others = gradient.numpy().sum(-1) - rows.taken(gradient).numpy()
+    gradient = tape.gradient(total, rows.pi_tm1)
+    gradient = tf.zeros_like(rows.pi_tm1) if gradient is None else gradient
+    others = gradient.numpy().sum(-1) - rows.log_taken(gradient).numpy()
     np.testing.assert_allclose(others, 0.0, atol=1e-6)  # the objective depends on π(a) alone
-    return rows.taken(gradient).numpy(), is_clipped.numpy()
+    return rows.log_taken(gradient).numpy(), is_clipped.numpy()
 
 
 # --- ε-correction
@@ -70,7 +70,7 @@ def test_epsilon_goes_into_the_entropy_and_vanishes_in_the_limit(word):
     exact = Terms().entropy(rows).numpy()
     np.testing.assert_allclose(make(epsilon=1e-30).entropy(rows), exact, rtol=1e-5)
     np.testing.assert_allclose(make(epsilon=1e-30).policy(rows, tf.ones([T, B]))[0], Terms().policy(rows, tf.ones([T, B]))[0], rtol=1e-5)
-    pi = np.exp(rows.log_pi_tm1)
+    pi = np.exp(rows.pi_tm1)
     safe = np.log(pi + 0.1) if word == "epsilon_add" else np.log(np.maximum(pi, 0.1))
     np.testing.assert_allclose(make(epsilon=0.1).entropy(rows), -np.sum(pi * safe, axis=-1), rtol=1e-5)
 
@@ -95,12 +95,12 @@ def test_truth_table_of_the_clipped_surrogate(ratio, advantage, objective, slope
 def test_ppo_clip_takes_the_ratio_to_the_behaviour_policy():
     rows = random_rows(1)
     advantage = np.random.default_rng(2).normal(size=(T, B)).astype(np.float32)
-    ratio = np.exp(rows.taken(rows.log_pi_tm1) - rows.taken(rows.log_mu_tm1))
+    ratio = np.exp(rows.log_taken(rows.pi_tm1) - rows.log_taken(rows.mu_tm1))
     terms = losses.POLICY_TERMS["ppo_clip"].make(surrogate_clip=0.3)
     expected = np.minimum(ratio * advantage, np.clip(ratio, 0.7, 1.3) * advantage)
     np.testing.assert_allclose(terms.policy(rows, advantage)[0], expected, rtol=1e-5)
     assert 0 < terms.policy(rows, advantage)[1].numpy().mean() < 1
-    on_policy = rows._replace(log_mu_tm1=rows.log_pi_tm1)
+    on_policy = rows._replace(mu_tm1=rows.pi_tm1)
     np.testing.assert_allclose(gradient_of_log_pi(terms, on_policy, advantage)[0], advantage, rtol=1e-5)
 
 
@@ -115,12 +115,12 @@ def test_impact_truncates_the_ratio_of_behaviour_to_target():
 
 def test_impact_is_the_papers_form_and_with_the_behaviour_as_target_ppo():
     rows = random_rows(3)
-    taken = lambda x: np.exp(rows.taken(x))  # noqa: E731
-    pi, mu, target = taken(rows.log_pi_tm1), taken(rows.log_mu_tm1), taken(rows.log_target_tm1)
+    taken = lambda x: np.exp(rows.log_taken(x))  # noqa: E731
+    pi, mu, target = taken(rows.pi_tm1), taken(rows.mu_tm1), taken(rows.target_tm1)
     objective = losses.POLICY_TERMS["impact"].make(surrogate_clip=1e6, ratio_max=2.0).policy(rows, 1.0)[0]
     np.testing.assert_allclose(objective, pi / np.maximum(target, mu / 2.0), rtol=1e-4)
     assert (mu / target > 2.0).any() and (mu / target < 2.0).any()
-    same = rows._replace(log_target_tm1=rows.log_mu_tm1)
+    same = rows._replace(target_tm1=rows.mu_tm1)
     advantage = np.random.default_rng(0).normal(size=(T, B)).astype(np.float32)
     one = losses.POLICY_TERMS["impact"].make(surrogate_clip=0.2).policy(same, advantage)[0]
     np.testing.assert_allclose(one, losses.POLICY_TERMS["ppo_clip"].make(surrogate_clip=0.2).policy(same, advantage)[0], rtol=1e-5)
@@ -159,7 +159,7 @@ def test_clear_clones_what_is_replayed_only():
     is_replayed = np.float32([1, 0, 1, 0])
     rows = random_rows(5, v=v, v_behaviour=v_behaviour, is_replayed=is_replayed)
     terms = losses.POLICY_TERMS["clear"].make(policy_cloning_cost=0.3, value_cloning_cost=0.7)
-    mu, log_ratio = np.exp(rows.log_mu_tm1), rows.log_mu_tm1.numpy() - rows.log_pi_tm1.numpy()
+    mu, log_ratio = np.exp(rows.mu_tm1), rows.mu_tm1.numpy() - rows.pi_tm1.numpy()
     expected = is_replayed * (0.3 * np.sum(mu * log_ratio, axis=-1) + 0.7 * (v - v_behaviour) ** 2)
     np.testing.assert_allclose(terms.extra(rows), expected, rtol=1e-4, atol=1e-6)
     assert not losses.POLICY_TERMS["clear"].make(policy_cloning_cost=0.0, value_cloning_cost=0.0).extra(rows).numpy().any()
@@ -180,7 +180,7 @@ def test_laser_trusts_everything_on_policy_and_everywhere_for_an_infinite_region
     rows = random_rows(6)
     make = losses.POLICY_TERMS["laser"].make
     assert make(trust_threshold=float("inf")).is_trusted(rows).numpy().all()
-    assert make(trust_threshold=1e-3).is_trusted(rows._replace(log_mu_tm1=rows.log_pi_tm1)).numpy().all()
+    assert make(trust_threshold=1e-3).is_trusted(rows._replace(mu_tm1=rows.pi_tm1)).numpy().all()
     assert 0 < make(trust_threshold=0.1).is_trusted(rows).numpy().mean() < 1
 
 

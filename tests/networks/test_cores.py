@@ -7,7 +7,7 @@ import tensorflow as tf
 from impala import config as config_lib
 from impala import lockstep, networks
 from impala.networks import cores
-from impala.types import ArraySpec, EnvironmentSpec, Step
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 N, B, F, A, UNITS = 7, 3, 5, 4, 6
 
@@ -24,7 +24,7 @@ def inputs(seed=0, is_first=None):
 
 
 def make_core(**kwargs):
-    core = cores.Lstm(UNITS, A, seed=3, **kwargs)
+    core = cores.Lstm(UNITS, Discrete(A), seed=3, **kwargs)
     core(**inputs())
     return core
 
@@ -80,7 +80,7 @@ def test_one_step_at_a_time_is_the_unroll():
 
 
 def test_every_parameter_of_the_network_gets_a_gradient():
-    spec = EnvironmentSpec("flat", ArraySpec((4,), np.float32), num_actions=A)
+    spec = EnvironmentSpec("flat", ArraySpec((4,), np.float32), actions=Discrete(A))
     network, given = networks.make(spec, torso="mlp", core="lstm", core_size=UNITS), inputs()
     assert network.core_state_shape == (2, UNITS) and networks.make(spec, torso="mlp").core_state_shape is None
     with tf.GradientTape() as tape:
@@ -95,7 +95,7 @@ def test_every_parameter_of_the_network_gets_a_gradient():
 
 
 def test_same_seed_same_weights_and_no_two_gates_start_alike():
-    one, same, other = (cores.Lstm(UNITS, A, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (cores.Lstm(UNITS, Discrete(A), seed=seed) for seed in (3, 3, 4))
     for core in (one, same, other):
         core(**inputs())
     for a, b, c in zip(one.trainable_variables, same.trainable_variables, other.trainable_variables):
@@ -111,7 +111,7 @@ class Recall:
     LENGTH = 8
 
     def __init__(self, n):
-        self.spec, self.num_environments = EnvironmentSpec("recall", ArraySpec((3,), np.float32), num_actions=2), n
+        self.spec, self.num_environments = EnvironmentSpec("recall", ArraySpec((3,), np.float32), actions=Discrete(2)), n
 
     def reset(self, seed):
         self._random, n = np.random.default_rng(seed), self.num_environments

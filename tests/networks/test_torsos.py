@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from impala import networks
 from impala.networks import frames, torsos
-from impala.types import ArraySpec, EnvironmentSpec
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
-ATARI = EnvironmentSpec("atari:x", ArraySpec((84, 84), np.uint8), num_actions=6, num_stacked=4)
-FLAT = EnvironmentSpec("flat", ArraySpec((10, 5), np.float32), num_actions=3)
+ATARI = EnvironmentSpec("atari:x", ArraySpec((84, 84), np.uint8), actions=Discrete(6), num_stacked=4)
+FLAT = EnvironmentSpec("flat", ArraySpec((10, 5), np.float32), actions=Discrete(3))
 NETWORKS = {"mlp": FLAT, "shallow": ATARI, "nature": ATARI, "resnet": ATARI}
 
 
@@ -65,7 +65,7 @@ def test_shapes_and_dtypes(torso):
     network = networks.make(spec, torso=torso)
     for n, b in ((1, 5), (4, 2)):
         outputs = network(*random_input(spec, n, b))
-        assert outputs.logits.shape == (n, b, spec.num_actions) and outputs.value.shape == (n, b)
+        assert outputs.logits.shape == (n, b, spec.actions.num_actions) and outputs.value.shape == (n, b)
         assert outputs.logits.dtype == outputs.value.dtype == tf.float32
         assert np.isfinite(outputs.logits).all() and np.isfinite(outputs.value).all()
 
@@ -124,7 +124,7 @@ def test_no_two_layers_of_one_network_start_alike(torso):
 def test_the_first_policy_is_nearly_uniform():
     for torso, spec in NETWORKS.items():
         logits = networks.make(spec, torso=torso)(*random_input(spec)).logits
-        assert np.abs(tf.nn.softmax(logits) * spec.num_actions - 1).max() < 0.15, torso
+        assert np.abs(tf.nn.softmax(logits) * spec.actions.num_actions - 1).max() < 0.15, torso
 
 
 @pytest.mark.parametrize("torso", ["mlp", "shallow", "resnet"])
@@ -189,7 +189,7 @@ class Attention(tf.Module):
 
 def test_a_torso_of_ones_own_learns():
     tf.keras.utils.set_random_seed(0)
-    network = networks.ActorCritic(Attention(8), FLAT.num_actions, seed=1)
+    network = networks.ActorCritic(Attention(8), FLAT.actions, seed=1)
     inputs = random_input(FLAT, n=4, b=8)
     target = tf.reduce_mean(inputs[0], axis=(2, 3))
     network(*inputs)

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from impala.acting import chunks
 from impala.replay import datasets, tables
-from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, chunk_spec, map_fields, zeros
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, chunk_spec, map_fields, zeros
 from tests.replay.test_tables import WRITTEN, write
 
 T, B = 4, 3
-SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), num_actions=2), T)
+SPEC = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), actions=Discrete(2)), T)
 
 
 def chunk(seq, environment=0, incarnation=0):

@@ -6,11 +6,11 @@ import reverb
 import tensorflow as tf
 
 from impala.replay import tables
-from impala.types import ArraySpec, Chunk, EnvironmentSpec, chunk_spec, map_fields, num_bytes, zeros
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, chunk_spec, map_fields, num_bytes, zeros
 
 SPECS = {
-    "frames": chunk_spec(EnvironmentSpec("x", ArraySpec((84, 84), np.uint8), num_actions=6, num_stacked=4), 20),
-    "numbers": chunk_spec(EnvironmentSpec("y", ArraySpec((4,), np.float32), num_actions=2), 5),
+    "frames": chunk_spec(EnvironmentSpec("x", ArraySpec((84, 84), np.uint8), actions=Discrete(6), num_stacked=4), 20),
+    "numbers": chunk_spec(EnvironmentSpec("y", ArraySpec((4,), np.float32), actions=Discrete(2)), 5),
 }
 # All fields but the state of a recurrent network, and what the dataset adds.
 WRITTEN = [name for name in Chunk._fields if name not in ("core_state", "is_replayed")]
