@@ -74,7 +74,7 @@ class Impala:
         Args:
           on_update: called with every `lockstep.Update`.
         """
-        step_frames = self._lockstep.environment.spec.frames_per_step
+        step_frames = self._lockstep.spec.frames_per_step
         for update in self._lockstep.updates(self._lockstep.frames + total_steps * step_frames):
             self._scores.extend(episode.score for episode in update.episodes)
             if on_update:

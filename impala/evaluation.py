@@ -27,17 +27,25 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     return network, state
 
 
-def evaluate(folder: Path, *, num_episodes: int, greedy: bool, best: bool = False, seed: int | None = None) -> dict:
-    """Plays the newest weights, or the best by evaluation; appends a row to evaluations.csv and returns it."""
+def evaluate(
+    folder: Path, *, num_episodes: int, greedy: bool, best: bool = False, seed: int | None = None
+) -> list[dict]:
+    """Plays the newest weights, or the best by evaluation, in every task of the run.
+
+    Appends a row for each to evaluations.csv and returns them.
+    """
     from impala.programs.compose import evaluation_seed, play
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)
     seed = evaluation_seed(config) if seed is None else seed
-    played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed)
-    return evaluations.append(
-        folder, config.environment.name, played, updates=state["updates"], frames=state["frames"], greedy=greedy
-    )
+    rows = []
+    for task, name in enumerate(config.environment.tasks):
+        played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
+        rows.append(evaluations.append(
+            folder, name, played, updates=state["updates"], frames=state["frames"], greedy=greedy
+        ))  # fmt: skip
+    return rows
 
 
 def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, dict]:
@@ -68,12 +76,24 @@ def main(arguments: list[str]) -> int:
         raise config_lib.ConfigError([
             f"--{key}: unknown option{config_lib.nearest(key, ['episodes', 'greedy', 'best'])}" for key in overrides
         ])  # fmt: skip
-    row = evaluate(folder, num_episodes=episodes, greedy=greedy, best=best)
+    rows = evaluate(folder, num_episodes=episodes, greedy=greedy, best=best)
     how = "greedy" if greedy else "sampled"
-    print(
-        f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} {how} episodes), "
-        f"weights of update {row['updates']} · {folder / 'evaluations.csv'}"
-    )
-    if row["human_normalised"] is not None:
-        print(f"{100 * row['human_normalised']:.0f} % human-normalised ({scores.TABLE})")
+    for row in rows:
+        task = f"{row['environment']}: " if len(rows) > 1 else ""
+        print(
+            f"{task}{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} {how} "
+            f"episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
+        )
+    normalised = {row["environment"]: row["human_normalised"] for row in rows}
+    if None in normalised.values():
+        return 0
+    if len(rows) == 1:
+        print(f"{100 * rows[0]['human_normalised']:.0f} % human-normalised ({scores.TABLE})")
+    else:
+        summary = scores.summary(normalised)
+        print(
+            f"human-normalised: median {100 * summary['median']:.0f} %, interquartile mean "
+            f"{100 * summary['interquartile_mean']:.0f} %, mean capped at 100 % {100 * summary['capped_mean']:.0f} % "
+            f"({scores.TABLE})"
+        )
     return 0

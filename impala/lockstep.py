@@ -4,18 +4,18 @@
 
 Made of the same stations as the distributed programs. One unroll of every environment is the fresh part of a batch, so
 that of update u was acted by weights version max(0, u − k), exactly. With `replay.fraction` f there are (1 − f) B
-environments, and f B more chunks are drawn uniformly from the newest `replay.size`, this update's included. Same seed,
-same weights, bit for bit on one machine.
+environments, and f B more chunks are drawn uniformly from the newest `replay.size`, this update's included. Several
+tasks share the environments equally. Same seed, same weights, bit for bit on one machine.
 """
 
 import collections
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from impala.acting import policies
+from impala.acting import actors, policies
 from impala.config import Config
 from impala.learning import learners
 from impala.programs import compose
@@ -39,21 +39,26 @@ class Lockstep:
     Args:
       config: of a training run; as many environments are played as a batch has fresh chunks, whatever `actor` says.
       lag: k, updates between the weights that act and those that learn.
-      environment: play this one instead of the configured; it must hold (1 − f) B environments.
+      environments: play these instead of the configured, one for each task; together they hold (1 − f) B of them.
       make_network: makes an actor-critic network for an `EnvironmentSpec`, instead of the configured.
       correction: a V-based scheme of your own, instead of the configured.
     """
 
     def __init__(
-        self, config: Config, *, lag: int = 0, environment=None, make_network: Callable | None = None,
-        correction: Callable | None = None,
+        self, config: Config, *, lag: int = 0, environments: Sequence | None = None,
+        make_network: Callable | None = None, correction: Callable | None = None,
     ):  # fmt: skip
         if lag < 0:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
         self._config, self._lag = config, lag
-        num_environments = config.num_fresh
-        self.environment = environment or compose.make_environment(config, num_environments)
-        spec = self.environment.spec
+        num_tasks = len(config.environment.tasks)
+        if config.num_fresh % num_tasks:
+            raise ValueError(f"{config.num_fresh} fresh chunks a batch; expected a multiple of the {num_tasks} tasks")
+        environments = environments or [
+            compose.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
+        ]
+        spec = environments[0].spec
+        self.spec = spec
         make_network = make_network or functools.partial(compose.make_network, config)
         self.network = make_network(spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
@@ -65,20 +70,25 @@ class Lockstep:
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
-        self._actor = compose.make_actor(
-            self.environment, policies.network_outputs(self._acting), seed=config.seed,
-            unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
-            origin=Origin(config.seed, 0, 0, 0, 0), sync_weights=self._sync_weights,
-            core_state_shape=self.network.core_state_shape,
-        )  # fmt: skip
-        self._steps = self._actor.steps(config.seed)
+        outputs, steps = policies.network_outputs(self._acting), []
+        for task, environment in enumerate(environments):
+            actor = compose.make_actor(
+                environment, outputs, seed=config.seed + task, unroll_length=config.learner.unroll_length,
+                sink=self._unroll.extend, origin=Origin(config.seed, task, 0, 0, 0, task),
+                # The actors share one network: the first brings it up to date for all of them.
+                sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
+                core_state_shape=self.network.core_state_shape,
+            )  # fmt: skip
+            steps.append(actor.steps(config.seed + task))
+        self._steps = actors.interleave(steps)
 
     def _sync_weights(self) -> int:
-        if not self._lag:
-            return self.learner.num_updates
-        self._versions.append(self.learner.weights())
-        learners.assign_weights(self._acting_variables, self._versions[0])
-        return self._versions[0].version
+        self._acting_version = self.learner.num_updates
+        if self._lag:
+            self._versions.append(self.learner.weights())
+            learners.assign_weights(self._acting_variables, self._versions[0])
+            self._acting_version = self._versions[0].version
+        return self._acting_version
 
     def _next_batch(self) -> Chunk:
         batch = [datasets.marked(chunk, is_replayed=False) for chunk in self._unroll]
@@ -98,11 +108,11 @@ class Lockstep:
         scheduled = compose.make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:
-            while not self._unroll:
+            while len(self._unroll) < self._config.num_fresh:
                 finished += next(self._steps)
             batch = self._next_batch()
             result = self.learner.update(batch, **scheduled(self.frames))
-            self.frames += int(result.metrics["num_transitions"]) * self.environment.spec.frames_per_step
+            self.frames += int(result.metrics["num_transitions"]) * self.spec.frames_per_step
             self.num_episodes += len(finished)
             yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
             finished = []

@@ -118,7 +118,7 @@ class Origin(NamedTuple):
     """Where a chunk comes from; kept as one int64 vector in the chunk.
 
     run is the run's seed; incarnation counts its launches, since after a resume actors begin anew; seq counts the
-    chunks of one environment.
+    chunks of one environment. task is the index of what is played, 0 where a run has one task.
     """
 
     run: int
@@ -126,6 +126,7 @@ class Origin(NamedTuple):
     environment: int
     incarnation: int
     seq: int
+    task: int = 0
 
 
 class Chunk(NamedTuple):
@@ -145,7 +146,7 @@ class Chunk(NamedTuple):
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
     weights_version: Any  # [] int64, optimizer updates in the weights that acted
-    origin: Any  # [5] int64, the fields of Origin
+    origin: Any  # [6] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) when it was acted
     core_state: Any = ()  # […] float32, before observation[0]; () for feed-forward networks
     is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
@@ -203,6 +204,7 @@ class Episode(NamedTuple):
     actor: int
     environment: int
     weights_version: int
+    task: int = 0
 
 
 class Weights(NamedTuple):

@@ -59,7 +59,7 @@ def test_they_learn_to_follow(actions, at_first, target, core, correction):
         "network.core_size": 16, "learner.unroll_length": 10, "learner.batch_size": 32, "learner.learning_rate": 3e-3,
         "loss.correction": correction, "loss.discount": 0.5, "loss.entropy_cost": 1e-3, "total_frames": 200_000,
     })  # fmt: skip
-    run = lockstep.Lockstep(config, environment=Follow(actions, 32), lag=1)
+    run = lockstep.Lockstep(config, environments=[Follow(actions, 32)], lag=1)
     first = np.mean([e.score for u in run.updates(1_500) for e in u.episodes])
     assert first < at_first + 0.7, "it is not easy before"
     assert lockstep.mean_return(run.updates(200_000), target=target) >= target

@@ -74,14 +74,14 @@ def load_text(tmp_path):
         ("learner.batch_size", "32", "learner.batch_size: got '32'; input should be a valid integer"),
         ("learner.batch_size", 8.0, "learner.batch_size: got 8.0; input should be a valid integer"),
         ("learner.learning_rate", "fast", "learner.learning_rate: got 'fast'; input should be a valid number"),
-        ("environment.name", 5, "environment.name: got 5; input should be a valid string"),
+        ("environment.name", 5, "environment.name: got 5; expected a name, or a list of names"),
         ("network.bfloat16", 1, "network.bfloat16: got 1; input should be a valid boolean"),
         ("network.hidden_sizes", 64, "network.hidden_sizes: got 64; input should be a valid tuple"),
         # a bool is no number, nothing is no value
         ("seed", True, "seed: got True; input should be a valid integer"),
         ("learner.learning_rate", True, "learner.learning_rate: got True; input should be a valid number"),
         ("seed", None, "seed: got None; input should be a valid integer"),
-        ("environment.name", None, "environment.name: got None; input should be a valid string"),
+        ("environment.name", None, "environment.name: got None; expected a name, or a list of names"),
         # names
         ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser; did you mean vtrace?"),
         ("network.torso", "reznet",

@@ -68,7 +68,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
     """Not merely a number: the behaviour logits are what that version computes."""
     config = small(learner__learning_rate=1e-2)
     run = lockstep.Lockstep(config, lag=lag)
-    history, acted = [run.learner.weights()], make_network(config, run.environment.spec)
+    history, acted = [run.learner.weights()], make_network(config, run.spec)
     for _, update in zip(range(8), run.updates()):
         learners.assign_weights(acted.trainable_variables, history[max(0, update.index - 1 - lag)])
         logits = acted(update.batch.observation, update.batch.is_first).logits[:-1]
@@ -96,7 +96,7 @@ def scripted_run(**overrides):
     """Four environments, each with another rhythm; frames count fourfold."""
     scripts = [[(3, "terminated")], [(5, "truncated")], [(2, "both"), (7, "terminated")], [(40, "terminated")]]
     environment = scripted.Scripted(scripts, shape=(2, 2), num_stacked=1, frames_per_step=4)
-    return lockstep.Lockstep(small(**overrides), environment=environment)
+    return lockstep.Lockstep(small(**overrides), environments=[environment])
 
 
 def resets_by_hand(num_steps):
@@ -223,7 +223,7 @@ def test_the_replayed_part_is_exact_and_drawn_from_the_newest_chunks():
     """A quarter of 8 is fresh: 2 environments; of the newest 5 chunks 6 are drawn, this update's included."""
     ages = []
     for update in take(lockstep.Lockstep(with_replay(), lag=2), 40):
-        is_replayed, seq = update.batch.is_replayed.numpy(), update.batch.origin.numpy()[:, -1]
+        is_replayed, seq = update.batch.is_replayed.numpy(), update.batch.origin.numpy()[:, 4]
         assert is_replayed.tolist() == [False] * 2 + [True] * 6
         assert seq[:2].tolist() == [update.index - 1] * 2
         ages += (update.index - 1 - seq[2:]).tolist()

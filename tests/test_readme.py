@@ -73,7 +73,7 @@ def test_an_environment_of_ones_own():
     config = config_lib.build({}, {
         "environment.name": "catch", "network.torso": "mlp", "learner.batch_size": 8, "total_frames": 30_000,
     })  # fmt: skip
-    assert lockstep.mean_return(lockstep.Lockstep(config, environment=Coin(8)).updates(), target=0.95) >= 0.95
+    assert lockstep.mean_return(lockstep.Lockstep(config, environments=[Coin(8)]).updates(), target=0.95) >= 0.95
 
 
 def test_every_file_and_make_target_that_the_readme_names_exists():

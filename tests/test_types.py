@@ -34,7 +34,7 @@ def test_chunk_spec_of_stacked_frames():
         r_t=((20,), np.float32),
         discount_t=((20,), np.float32),
         weights_version=((), np.int64),
-        origin=((5,), np.int64),
+        origin=((6,), np.int64),
         v_behaviour_tm1=((20,), np.float32),
         core_state=(),
         is_replayed=(),
@@ -62,7 +62,7 @@ def test_zeros_have_the_shapes_and_dtypes_of_the_spec(environment, length):
 def test_num_bytes_by_hand():
     frames, is_first = 24 * 84 * 80, 21
     scalars = 4 + 4 + 8  # previous action, previous reward, weights version
-    assert num_bytes(chunk_spec(ATARI, 20)) == frames + is_first + scalars + 20 * 4 * (1 + 6 + 1 + 1 + 1) + 5 * 8
+    assert num_bytes(chunk_spec(ATARI, 20)) == frames + is_first + scalars + 20 * 4 * (1 + 6 + 1 + 1 + 1) + 6 * 8
 
 
 def test_map_fields_zips_chunks_and_passes_empty_fields_by():
@@ -76,7 +76,7 @@ def test_map_fields_zips_chunks_and_passes_empty_fields_by():
 
 
 def test_origin_names_the_columns_of_its_vector():
-    assert Origin._fields == ("run", "actor", "environment", "incarnation", "seq")
+    assert Origin._fields == ("run", "actor", "environment", "incarnation", "seq", "task")
     assert chunk_spec(FLAT, 1).origin.shape == (len(Origin._fields),)
 
 

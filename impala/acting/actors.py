@@ -6,7 +6,9 @@ import numpy as np
 
 from impala.acting.chunks import Writer
 from impala.acting.policies import Policy
-from impala.types import Environment, Episode, Step, TimeAccount
+from impala.types import Environment, Episode, Origin, Step, TimeAccount
+
+_FIRST = Origin(run=0, actor=0, environment=0, incarnation=0, seq=0)
 
 
 class Actor:
@@ -19,16 +21,16 @@ class Actor:
       sync_weights: called at the start of every unroll, before its first action; brings the policy up to date and
         returns the version it acts with.
       unroll_length: T.
-      index: of the actor, and `first_environment` of its first environment, for `Episode`s.
+      origin: of the first chunk of the first environment; says in `Episode`s where they were played.
     """
 
     def __init__(
         self, environment: Environment, policy: Policy, writer: Writer, sync_weights: Callable[[], int],
-        *, unroll_length: int, index: int = 0, first_environment: int = 0,
+        *, unroll_length: int, origin: Origin = _FIRST,
     ):  # fmt: skip
         self._environment, self._policy, self._writer = environment, policy, writer
         self._sync_weights, self._unroll_length = sync_weights, unroll_length
-        self._index, self._first_environment = index, first_environment
+        self._origin = origin
         self.account = TimeAccount()
 
     def steps(self, seed: int) -> Iterator[list[Episode]]:
@@ -40,7 +42,7 @@ class Actor:
         environment, policy, writer, account = self._environment, self._policy, self._writer, self.account
         step = environment.reset(seed)
         policy.observe(step)
-        scores = _Scores(environment.num_environments, self._index, self._first_environment)
+        scores = _Scores(environment.num_environments, self._origin)
         shape, dtype = environment.spec.actions.array
         action = np.zeros((environment.num_environments, *shape), dtype)
         finished: list[Episode] = []
@@ -66,16 +68,17 @@ class Actor:
 class _Scores:
     """Raw score and length of the running episodes."""
 
-    def __init__(self, num_environments: int, actor: int, first_environment: int):
+    def __init__(self, num_environments: int, origin: Origin):
         self._score = np.zeros(num_environments)
         self._length = np.zeros(num_environments, int)
-        self._actor, self._first_environment = actor, first_environment
+        self._origin = origin
 
     def add(self, step: Step, version: int) -> list[Episode]:
+        _, actor, first, _, _, task = self._origin
         self._score = np.where(step.is_first, 0.0, self._score + step.reward)
         self._length = np.where(step.is_first, 0, self._length + 1)
         return [
-            Episode(float(self._score[i]), int(self._length[i]), self._actor, self._first_environment + int(i), version)
+            Episode(float(self._score[i]), int(self._length[i]), actor, first + int(i), version, task)
             for i in np.flatnonzero(step.is_last)
         ]
 

@@ -84,8 +84,8 @@ class InTurn:
         shares: list[list[Chunk]] = [[] for _ in self._sinks]
         for chunk in chunks:
             index = self._num_chunks % len(self._sinks)
-            source = (index, *chunk.origin[:-1].tolist())
-            chunk.origin[-1] = self._seqs[source]
+            source = (index, Origin(*chunk.origin.tolist())._replace(seq=0))
+            chunk.origin[Origin._fields.index("seq")] = self._seqs[source]
             shares[index].append(chunk)
             self._seqs[source] += 1
             self._num_chunks += 1

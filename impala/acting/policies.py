@@ -97,13 +97,17 @@ class RecurrentPolicy(Policy):
 
 
 def network_outputs(network) -> Outputs:
-    """Compiles an `ActorCritic` into `Outputs`, traced once a shape; policies of several lanes share it."""
+    """Compiles an `ActorCritic` into `Outputs`, traced once a shape; policies of several lanes share it.
+
+    With PopArt, whose network values every task at a scale of its own, the value is 0.
+    """
     import tensorflow as tf
 
     @tf.function(autograph=False)
     def compiled(window, is_first, *memory):
         outputs = network(window, is_first, *memory)
-        return outputs.logits[0], outputs.value[0], *([outputs.core_state] if memory else [])
+        value = outputs.value[0] if outputs.value.shape.rank == 2 else tf.zeros_like(outputs.value[0, :, 0])
+        return outputs.logits[0], value, *([outputs.core_state] if memory else [])
 
     # Small networks compute for less time than it takes a tf.function to find the trace for its arguments (0.3 ms); and
     # most steps start no episode, so that their `is_first` need not be converted every time.

@@ -89,7 +89,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
 
     from impala.acting import chunks
     from impala.replay import datasets, tables
-    from impala.types import chunk_spec
+    from impala.types import Origin, chunk_spec
 
     unroll = _random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
@@ -104,7 +104,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
             if stop.is_set():
                 return
             for chunk in unroll:
-                chunk.origin[-1] = seq
+                chunk.origin[Origin._fields.index("seq")] = seq
             sink(unroll)
 
     batch_size = config.learner.batch_size

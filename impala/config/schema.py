@@ -1,10 +1,10 @@
 """The models: what a training run consists of, the range of every value, and what must agree."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
@@ -23,15 +23,30 @@ Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v)
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
+def _names(value) -> str | tuple[str, ...]:
+    names = value if isinstance(value, (list, tuple)) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"got {value!r}; expected a name, or a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"got {value!r}; expected each name once")
+    return value if isinstance(value, str) else tuple(names)
+
+
 class _Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class EnvironmentConfig(_Model):
-    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id."""
+    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id; a list of them for many tasks."""
 
-    name: str
+    name: Annotated[Any, PlainValidator(_names)]  # str or tuple[str, ...]
     protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
+    action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The environments, one or several."""
+        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 class NetworkConfig(_Model):
@@ -91,6 +106,8 @@ class LossConfig(_Model):
     policy_cloning_cost: NonNegative = 0.01  # clear
     value_cloning_cost: NonNegative = 0.005  # clear
     trust_threshold: Annotated[float, Field(gt=0)] = 0.1  # laser; infinity trusts everything
+    popart: bool = False  # values at a scale of each task's own: losses/popart.py
+    popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, an update
     discount: Fraction = 0.99  # γ
     baseline_cost: NonNegative = 0.5
     entropy_cost: NonNegative = 0.01
@@ -100,6 +117,8 @@ class LossConfig(_Model):
 
     @model_validator(mode="after")
     def _check(self):
+        if self.correction == "clear" and self.popart:
+            raise ValueError("popart=True; expected false: clear clones values, which PopArt rescales all the time")
         if self.correction == "laser" and self.clip_rho == 0:
             raise ValueError("clip_rho=0.0; expected more than 0: laser compares with the policy that it implies")
         if self.allow_expansion or self.correction not in _WITH_CLIPPED_TRACES:
@@ -165,6 +184,16 @@ class Config(_Model):
     @model_validator(mode="after")
     def _check(self):
         batch_size, replay = self.learner.batch_size, self.replay
+        num_tasks, num_lanes = len(self.environment.tasks), self.actor.num_actors * self.actor.num_lanes
+        if num_lanes % num_tasks:
+            raise ValueError(
+                f"actor.num_lanes={self.actor.num_lanes}: {num_lanes} lanes of all actors cannot be divided evenly "
+                f"among {num_tasks} tasks; expected a multiple of {num_tasks}"
+            )
+        if self.target_return is not None and num_tasks > 1:
+            raise ValueError(
+                f"target_return={self.target_return}: a mean return over several tasks says little; expected none"
+            )
         num_replayed = replay.fraction * batch_size
         if abs(num_replayed - round(num_replayed)) > 1e-6:
             raise ValueError(
@@ -192,6 +221,10 @@ class Config(_Model):
                 "a batch larger than the queue would never fill"
             )
         return self
+
+    def task_of(self, actor: int, lane: int) -> int:
+        """Returns the index of the task that a lane plays; every task gets as many lanes."""
+        return (actor * self.actor.num_lanes + lane) % len(self.environment.tasks)
 
     @property
     def num_replayed(self) -> int:

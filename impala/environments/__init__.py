@@ -13,14 +13,16 @@ from impala.types import Environment
 _OWN = ("catch", "river_swim")
 
 
-def make(name: str, *, num_environments: int, protocol: str = "paper2018", num_threads: int = 1) -> Environment:
-    """Makes `num_environments` environments called `name`; `protocol` and `num_threads` serve Atari only."""
+def make(
+    name: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol", num_threads: int = 1
+) -> Environment:
+    """Makes `num_environments` environments called `name`; what follows serves Atari only."""
     if name.startswith("atari:"):
         from impala.environments import atari
 
         return atari.Atari(
             name.removeprefix("atari:"),
-            num_environments=num_environments, protocol=protocol, num_threads=num_threads,
+            num_environments=num_environments, protocol=protocol, action_set=action_set, num_threads=num_threads,
         )  # fmt: skip
     if name.startswith("minatar:"):
         from impala.environments import minatar

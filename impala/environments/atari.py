@@ -27,9 +27,16 @@ PROTOCOLS = {
 
 
 class Atari:
-    """`num_environments` copies of one game, stepped by `num_threads` C++ threads."""
+    """`num_environments` copies of one game, stepped by `num_threads` C++ threads.
 
-    def __init__(self, game: str, *, num_environments: int, protocol: str = "paper2018", num_threads: int = 1):
+    action_set: "full" is all 18 actions, whatever the protocol says.
+    """
+
+    def __init__(
+        self, game: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
+        num_threads: int = 1,
+    ):  # fmt: skip
+        how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
         self._environment = AtariVectorEnv(
             game=game,
             num_envs=num_environments,
@@ -45,7 +52,7 @@ class Atari:
             reward_clipping=False,
             max_num_frames_per_episode=108_000,
             autoreset_mode="NextStep",
-            **PROTOCOLS[protocol],
+            **how,
         )
         self.num_environments = num_environments
         self.spec = EnvironmentSpec(

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala.learning.gradients import naming_lost_peers
-from impala.types import Chunk, Weights
+from impala.types import Chunk, Origin, Weights
 
 
 class NonFiniteUpdates(RuntimeError):
@@ -16,12 +16,16 @@ class NonFiniteUpdates(RuntimeError):
 
 
 class Result(NamedTuple):
-    """What one update did; `metrics` are Python floats, [B] the chunks of all learners."""
+    """What one update did.
 
+    chunks: columns [B] on the chunks of all learners: `weights_version` that acted, `is_replayed`, `task`,
+    `num_transitions` that are some, and those that the loss adds.
+    """
+
+    num_updates: int  # done so far, this one included
     applied: bool
     metrics: dict[str, float]
-    weights_version: np.ndarray  # [B] of the weights that acted
-    is_replayed: np.ndarray  # [B] bool
+    chunks: dict[str, np.ndarray]
 
 
 class Learner:
@@ -29,18 +33,18 @@ class Learner:
 
     Args:
       network: `network_inputs` of a batch → outputs, with `trainable_variables`.
-      loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`.
+      loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`. Metrics are scalars, or [B] of single chunks.
       optimizer: see `impala.learning.optimizers`.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
-      after_update: called with the number of updates after each of them.
+      after_update: called with the `Result` of each update.
       group: the learners that this one updates together with, each on its share of a batch; see `gradients.Group`.
     """
 
     def __init__(
         self, network, loss: Callable, optimizer, *, max_grad_norm: float,
-        jit_compile: bool = False, max_non_finite: int = 10, after_update: Sequence[Callable[[int], None]] = (),
+        jit_compile: bool = False, max_non_finite: int = 10, after_update: Sequence[Callable[[Result], None]] = (),
         group=None,
     ):  # fmt: skip
         self.network, self.optimizer = network, optimizer
@@ -68,10 +72,11 @@ class Learner:
         with naming_lost_peers() if self._group else contextlib.nullcontext():
             applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors)
         self.num_updates += 1
+        metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
+        result = Result(self.num_updates, bool(applied), metrics, dict(zip(self._column_names, chunks.numpy())))
         for job in self._after_update:
-            job(self.num_updates)
-        applied = bool(applied)
-        if applied:
+            job(result)
+        if result.applied:
             self._skipped_in_a_row = 0
         else:
             self.num_skipped += 1
@@ -81,9 +86,7 @@ class Learner:
                     f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
                     "lower learner.learning_rate or look at the chunks"
                 )
-        weights_version, is_replayed = chunks.numpy()
-        metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
-        return Result(applied, metrics, weights_version.astype(np.int64), is_replayed > 0)
+        return result
 
     def weights(self) -> Weights:
         """Returns copies of the parameters, with the number of updates that made them."""
@@ -96,7 +99,8 @@ class Learner:
             outputs = self.network(*network_inputs(batch))
             loss, metrics = self._loss(outputs, batch, **scheduled)
         gradients = tape.gradient(loss, self._variables)
-        chunks = _facts(batch)
+        columns = _facts(batch) | {name: metrics.pop(name) for name in list(metrics) if metrics[name].shape.rank}
+        self._column_names, chunks = list(columns), tf.stack([tf.cast(c, tf.float64) for c in columns.values()])
         if self._group:
             gradients, metrics, chunks = self._group.combine(gradients, metrics, chunks)
             loss = metrics["loss"]
@@ -114,11 +118,14 @@ class Learner:
         return applied, tf.stack(list(metrics.values())), chunks
 
 
-def _facts(batch: Chunk) -> tf.Tensor:
-    """Returns [2, B]: the version of the weights that acted, and whether a chunk was replayed."""
-    version = tf.cast(batch.weights_version, tf.float64)
-    is_fresh = isinstance(batch.is_replayed, tuple)
-    return tf.stack([version, tf.zeros_like(version) if is_fresh else tf.cast(batch.is_replayed, tf.float64)])
+def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
+    """Returns columns [B] that say what the chunks are."""
+    return dict(
+        weights_version=batch.weights_version,
+        is_replayed=tf.zeros_like(batch.weights_version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
+        task=batch.origin[:, Origin._fields.index("task")],
+        num_transitions=tf.reduce_sum(1.0 - tf.cast(batch.is_first[1:], tf.float32), axis=0),
+    )
 
 
 def network_inputs(batch: Chunk) -> tuple:

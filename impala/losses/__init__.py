@@ -13,6 +13,7 @@ from impala.losses.clear import clear
 from impala.losses.epsilon import epsilon_add, epsilon_max
 from impala.losses.impact import impact
 from impala.losses.laser import laser
+from impala.losses.popart import popart
 from impala.losses.ppo_clip import ppo_clip
 
 
@@ -33,4 +34,4 @@ POLICY_TERMS = {
     "laser": PolicyTerm(laser, "vtrace"),
 }
 
-__all__ = ["POLICY_TERMS", "PolicyTerm", "Terms"]
+__all__ = ["POLICY_TERMS", "PolicyTerm", "Terms", "popart"]

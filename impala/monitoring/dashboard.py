@@ -94,9 +94,24 @@ class Dashboard:
         )
         says = Text.assemble(("● ", "green" if row["verdict"] == "balanced" else "yellow"), (row["verdict"], "bold"),
                              f": {_VERDICTS[row['verdict']]}")  # fmt: skip
-        return Panel(
-            Group(progress, Text(), grid, Text(), says), title=self._title, subtitle="Ctrl-C ends with a checkpoint"
-        )
+        tasks = [Text(), _tasks(row["tasks"])] if len(row.get("tasks", ())) > 1 else []
+        body = Group(progress, Text(), grid, *tasks, Text(), says)
+        return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
+
+
+def _tasks(tasks: list[dict[str, Any]]) -> Table:
+    """The tasks of one run, the first ten of them."""
+    table = Table.grid(padding=(0, 2))
+    for task in tasks[:10]:
+        normalised = task["human_normalised"]
+        table.add_row(
+            Text(task["environment"], "dim"), f"{task['frames']:,} frames", f"{task['episodes']:,} episodes",
+            f"return {_number(task['return_mean'])}",
+            f"{100 * normalised:.0f} % of human" if normalised is not None else "",
+        )  # fmt: skip
+    if len(tasks) > 10:
+        table.add_row(Text(f"… and {len(tasks) - 10} more in tasks.csv", "dim"))
+    return table
 
 
 def _columns(row: dict[str, Any]):

@@ -9,7 +9,10 @@ import numpy as np
 
 from impala.monitoring.scores import human_normalised
 
-COLUMNS = ("time", "updates", "frames", "episodes", "greedy", "mean", "half_interval_95", "human_normalised", "scores")
+COLUMNS = (
+    "time", "updates", "frames", "environment", "episodes", "greedy", "mean", "half_interval_95", "human_normalised",
+    "scores",
+)  # fmt: skip
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
@@ -25,9 +28,9 @@ def append(
     """Appends a row to `folder`/evaluations.csv and returns it."""
     mean, half = interval(scores)
     row = dict(
-        time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), updates=updates, frames=frames, episodes=len(scores), greedy=greedy,
-        mean=mean, half_interval_95=half, human_normalised=human_normalised(environment, mean),
-        scores=json.dumps(scores),
+        time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), updates=updates, frames=frames, environment=environment,
+        episodes=len(scores), greedy=greedy, mean=mean, half_interval_95=half,
+        human_normalised=human_normalised(environment, mean), scores=json.dumps(scores),
     )  # fmt: skip
     path = folder / "evaluations.csv"
     is_new = not path.exists()

@@ -12,11 +12,15 @@ class CsvLog:
     """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
 
     The file stays under `max_bytes`: when it is full, every second row goes, and from then on only every second comes.
+    Rows that belong together, `num_together` of them, come and go together.
     """
 
-    def __init__(self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = 32_000_000):
+    def __init__(
+        self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = 32_000_000,
+        num_together: int = 1,
+    ):  # fmt: skip
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
-        self._keep_every = self._count = 1
+        self._keep_every, self._count, self._num_together = 1, 0, num_together
         self.num_failed = 0  # rows lost to a disk that was full
         self._file = None
         kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
@@ -38,12 +42,13 @@ class CsvLog:
         """Appends rows; a full disk costs the rows, is counted, and does not stop the run."""
         try:
             for row in rows:
-                self._count += 1
-                if self._count % self._keep_every == 0:
+                if self._count // self._num_together % self._keep_every == 0:
                     self._writer.writerow({name: _shown(value) for name, value in row.items()})
+                self._count += 1
             self._file.flush()
             if self._file.tell() > self._max_bytes:
-                self._rewrite(read_csv(self._path)[::2])
+                written = enumerate(read_csv(self._path))
+                self._rewrite([row for i, row in written if i // self._num_together % 2 == 0])
                 self._keep_every *= 2
         except OSError as error:
             if not self.num_failed:

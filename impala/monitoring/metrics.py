@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 
 from impala.monitoring.logs import CsvLog, TensorBoard
+from impala.monitoring.tasks import SUMMARY_COLUMNS, TaskLog, summary_columns
 from impala.types import Episode
 
 LOSS_COLUMNS = (
@@ -23,7 +24,7 @@ LOSS_COLUMNS = (
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
-    "episodes", *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
+    "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "rss_mb", "rss_learner_mb",
     "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
@@ -92,7 +93,7 @@ class FrameCounter:
     def __init__(self, frames_per_step: int, state: dict):
         self._frames_per_step, self.frames = frames_per_step, int(state.get("frames", 0))
 
-    def add_update(self, updates: int, metrics: dict[str, float], *_) -> None:
+    def add_update(self, updates: int, metrics: dict[str, float], chunks: dict) -> None:
         self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
 
     def add_wait(self, seconds: float) -> None:
@@ -104,13 +105,17 @@ class Monitor:
 
     Args:
       folder: of the run.
+      tasks: names of the environments.
       frames_per_step: emulator frames per agent step.
       launcher_pid: whose descendants' memory is summed.
       state: of the checkpoint resumed from (`frames`, `wall_seconds`, …), or {}.
       started: `time.monotonic()` of the launch, so that start-up counts in wall_seconds.
     """
 
-    def __init__(self, folder: Path, *, frames_per_step: int, launcher_pid: int, state: dict, started: float):
+    def __init__(
+        self, folder: Path, *, tasks: tuple[str, ...], frames_per_step: int, launcher_pid: int, state: dict,
+        started: float,
+    ):  # fmt: skip
         self._frames_per_step, self._launcher_pid = frames_per_step, launcher_pid
         self._wall_before, self._started = float(state.get("wall_seconds", 0.0)), started
         self.frames = int(state.get("frames", 0))
@@ -119,6 +124,7 @@ class Monitor:
         self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
+        self._tasks = TaskLog(folder, tasks, frames_per_step=frames_per_step, state=state)
         self._tensorboard = TensorBoard(folder)
         self._lock = threading.Lock()
         self._last_row: dict[str, Any] = {}
@@ -155,18 +161,18 @@ class Monitor:
                 wall_seconds=self.wall_seconds,
                 episodes=self.num_episodes,
                 scores=list(self._scores),
+                **self._tasks.state(),
             )
 
-    def add_update(
-        self, updates: int, metrics: dict[str, float], weights_version: np.ndarray, is_replayed: np.ndarray
-    ) -> None:
-        """Counts one update on chunks [B] acted by `weights_version`; `updates` counts it too."""
+    def add_update(self, updates: int, metrics: dict[str, float], chunks: dict[str, np.ndarray]) -> None:
+        """Counts one update, which `updates` counts too, and what its chunks [B] were; see `learners.Result`."""
         with self._lock:
             self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
             self.updates = updates
             self._losses.append(metrics)
-            self._lags.append(updates - 1 - weights_version)
-            self._is_replayed.append(is_replayed)
+            self._lags.append(updates - 1 - chunks["weights_version"].astype(int))
+            self._is_replayed.append(chunks["is_replayed"] > 0)
+            self._tasks.add_update(chunks)
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""
@@ -179,13 +185,14 @@ class Monitor:
             self._actor_shares.append(shares)
             self.num_episodes += len(episodes)
             self._scores.extend(episode.score for episode in episodes)
+            self._tasks.add_episodes(episodes)
             now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
             self._episodes.write(*(now | episode._asdict() for episode in episodes))
 
     @property
     def max_bytes(self) -> int:
-        """Upper bound of the two CSV files; TensorBoard's events take about as much again."""
-        return 2 * 32_000_000
+        """Upper bound of the CSV files; TensorBoard's events take about as much again."""
+        return 3 * 32_000_000
 
     def status(self) -> dict[str, Any]:
         """Returns the last row written, for the dashboard."""
@@ -199,16 +206,18 @@ class Monitor:
         memory = resident_mb(self._launcher_pid)
         with self._lock:
             lags = np.concatenate(self._lags) if self._lags else np.array([], int)
-            row = self._row(memory, lags) | counts | scheduled | {"queue_fill": queue_fill}
+            tasks = self._tasks.write(updates=self.updates, wall_seconds=self.wall_seconds)
+            row = self._row(memory, lags) | summary_columns(tasks) | counts | scheduled | {"queue_fill": queue_fill}
             row["verdict"] = verdict(
                 learner_wait=row["learner_wait_fraction"],
                 actor_blocked=row["actor_blocked_fraction"] or 0.0,
                 queue_fill=queue_fill if queue_fill is not None else 0.0,
             )
-            self._last_row = row
+            self._last_row = row | {"tasks": tasks}
             self._metrics.write(row)
             self._begin_period()
-        self._tensorboard.write(row, lags)
+        by_task = {f"tasks/{task['environment']}/return_mean": task["return_mean"] for task in tasks if len(tasks) > 1}
+        self._tensorboard.write(row | by_task, lags)
         return row
 
     def _row(self, memory, lags):
@@ -247,4 +256,5 @@ class Monitor:
     def close(self) -> None:
         self._metrics.close()
         self._episodes.close()
+        self._tasks.close()
         self._tensorboard.close()

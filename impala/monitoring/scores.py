@@ -39,6 +39,20 @@ def human_normalised(name: str, score: float) -> float | None:
     return (score - random) / (human - random)
 
 
+def fitness(scores: Mapping[str, float]) -> float:
+    """Returns what to choose weights by, of mean scores by environment.
+
+    The score itself where there is one task; of several the mean of human-normalised scores capped at 1, where the
+    table has them all, and else their mean.
+    """
+    if len(scores) == 1:
+        return next(iter(scores.values()))
+    normalised = {name: human_normalised(name, score) for name, score in scores.items()}
+    if None in normalised.values():
+        return float(np.mean(list(scores.values())))
+    return summary(normalised)["capped_mean"]
+
+
 def summary(normalised: Mapping[str, float]) -> dict[str, float]:
     """Returns median, interquartile mean and mean of the scores capped at 1, of human-normalised scores by game."""
     scores = np.sort(np.array(list(normalised.values()), float))

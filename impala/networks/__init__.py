@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from impala.networks import cores, torsos
 from impala.networks.actor_critic import ActorCritic, Outputs
+from impala.networks.popart import PopArt
 from impala.networks.target import WithTarget
 from impala.types import EnvironmentSpec
 
-__all__ = ["ActorCritic", "Outputs", "WithTarget", "make", "with_heads"]
+__all__ = ["ActorCritic", "Outputs", "PopArt", "WithTarget", "make", "with_heads"]
 
 
 def make(
@@ -20,6 +21,8 @@ def make(
     core: str = "none",
     core_size: int = 256,
     clip_reward: Callable = tf.identity,
+    popart_step: float | None = None,
+    num_tasks: int = 1,
     bfloat16: bool = False,
     seed: int = 0,
 ) -> ActorCritic:
@@ -27,18 +30,22 @@ def make(
 
     Args:
       core: "none" or "lstm" with `core_size` units, which is fed the last reward through `clip_reward`.
+      popart_step: of PopArt's moments for each of `num_tasks`; None for plain values.
     """
     made = torsos.make(
         torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, seed=seed, bfloat16=bfloat16
     )
     lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
-    return with_heads(made, environment, core=lstm if core == "lstm" else None, seed=seed)
+    popart = None if popart_step is None else PopArt(num_tasks, popart_step)
+    return with_heads(made, environment, core=lstm if core == "lstm" else None, popart=popart, seed=seed)
 
 
-def with_heads(torso: torsos.Torso, environment: EnvironmentSpec, *, core=None, seed: int = 0) -> ActorCritic:
+def with_heads(
+    torso: torsos.Torso, environment: EnvironmentSpec, *, core=None, popart: PopArt | None = None, seed: int = 0
+) -> ActorCritic:
     """Puts heads for `environment` on any torso, or on a core behind it, and creates all variables."""
     shape, dtype = environment.observation
-    network = ActorCritic(torso, environment.actions, core=core, seed=seed)
+    network = ActorCritic(torso, environment.actions, core=core, popart=popart, seed=seed)
     action = environment.actions.array
     action = tf.zeros([1, 1, *action.shape], action.dtype)
     led_here = (action, tf.zeros([1, 1]), tf.zeros([1, *core.state_shape])) if core else ()

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala import distributions
+from impala.networks.popart import PopArt
 from impala.networks.torsos import Torso
 from impala.types import Actions
 
@@ -13,18 +14,21 @@ class Outputs(NamedTuple):
     """What an actor-critic network says of n observations of B environments."""
 
     logits: tf.Tensor  # [n, B, A], of discrete actions; else the parameters that `distributions` says
-    value: tf.Tensor  # [n, B]
+    value: tf.Tensor  # [n, B]; with PopArt [n, B, K], normalised, for each of K tasks
     core_state: Any = ()  # [B, …] after the last observation; () without a core
+    moments: Any = ()  # with PopArt: mean and scale of the values of each task, both [K]
 
 
 class ActorCritic(tf.Module):
     """A torso with a policy head and a value head; `core`, one of `networks.cores`, remembers between them.
 
+    With `popart` there is a value for each of its tasks, normalised by what it keeps of them.
+
     A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F]; a `tf.Module`, so that its
     variables are found.
     """
 
-    def __init__(self, torso: Torso, actions: Actions, *, core=None, seed: int = 0):
+    def __init__(self, torso: Torso, actions: Actions, *, core=None, popart: PopArt | None = None, seed: int = 0):
         super().__init__("actor_critic")
         orthogonal = tf.keras.initializers.Orthogonal
         self._torso, self._core, self._num_parameters = torso, core, actions.num_parameters
@@ -32,7 +36,9 @@ class ActorCritic(tf.Module):
         # A small first policy head starts near the uniform policy; heads stay in float32.
         small = orthogonal(0.01, seed=seed * 1000 + 901)
         self._policy = tf.keras.layers.Dense(actions.num_parameters, kernel_initializer=small)
-        self._value = tf.keras.layers.Dense(1, kernel_initializer=orthogonal(1.0, seed=seed * 1000 + 902))
+        num_values = popart.num_tasks if popart else 1
+        self._value = tf.keras.layers.Dense(num_values, kernel_initializer=orthogonal(1.0, seed=seed * 1000 + 902))
+        self._popart = popart
 
     @property
     def core_state_shape(self) -> tuple[int, ...] | None:
@@ -53,4 +59,12 @@ class ActorCritic(tf.Module):
         if self._core:
             features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
         logits = tf.reshape(self._policy(features), [n, -1, self._num_parameters])
-        return Outputs(logits, tf.reshape(self._value(features), [n, -1]), core_state)
+        value = self._value(features)
+        if self._popart:
+            value = tf.reshape(value, [n, -1, self._popart.num_tasks])
+            return Outputs(logits, value, core_state, self._popart.moments())
+        return Outputs(logits, tf.reshape(value, [n, -1]), core_state)
+
+    def observe_targets(self, task, count, total, total_of_squares) -> None:
+        """Brings PopArt's moments up to date with value targets; see `PopArt.update`."""
+        self._popart.update(self._value, task, count, total, total_of_squares)

@@ -13,6 +13,7 @@ class TargetOutputs(NamedTuple):
     logits: tf.Tensor  # [n, B, A]
     value: tf.Tensor  # [n, B]
     core_state: Any  # of the network; the copy goes on from the same state at the next unroll
+    moments: Any  # see `Outputs`
     target_logits: tf.Tensor  # [n, B, A], of the copy
 
 
@@ -39,6 +40,10 @@ class WithTarget(tf.Module):
     def __call__(self, *inputs) -> TargetOutputs:
         """Applies both to the inputs of an `ActorCritic`."""
         return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)
+
+    def observe_targets(self, *columns) -> None:
+        """Brings PopArt's moments up to date; of the copy only the policy is looked at."""
+        self._online.observe_targets(*columns)
 
     def renew(self) -> None:
         """Copies the parameters of `online` into `target`."""

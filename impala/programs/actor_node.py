@@ -46,19 +46,21 @@ class ActorNode:
 
         actor, length = self._config.actor, self._config.learner.unroll_length
         num_each = actor.num_environments // actor.num_lanes
-        outputs, lanes = policies.network_outputs(self._network), []
+        lanes = []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
         max_pending = max(1, num_each // len(clients))
         self._sink = chunks.InTurn([
             chunks.TableSink(client, names, should_stop=self._stop.is_set, max_pending=max_pending)
             for client in clients
         ])  # fmt: skip
+        num_threads = max(1, actor.num_environment_threads // actor.num_lanes)
+        outputs = policies.network_outputs(self._network)
         for lane in range(actor.num_lanes):
-            first = lane * num_each
-            origin = Origin(self._config.seed, self._index, first, self._run.incarnation, 0)
+            task = self._config.task_of(self._index, lane)
+            origin = Origin(self._config.seed, self._index, lane * num_each, self._run.incarnation, 0, task)
             lanes.append(make_actor(
-                make_environment(self._config, num_each, max(1, actor.num_environment_threads // actor.num_lanes)),
-                outputs, seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
+                make_environment(self._config, num_each, num_threads, task), outputs,
+                seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first brings it up to date for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 core_state_shape=self._network.core_state_shape,

@@ -8,35 +8,53 @@ from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
 from impala.types import Discrete, EnvironmentSpec, Origin
 
 
-def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1):
-    """Makes the configured environments."""
+def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0):
+    """Makes the configured environments of one task."""
     from impala import environments
 
     environment = config.environment
     return environments.make(
-        environment.name, num_environments=num_environments, protocol=environment.protocol, num_threads=num_threads
-    )
+        environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
+        action_set=environment.action_set, num_threads=num_threads,
+    )  # fmt: skip
 
 
 def check(config: Config) -> EnvironmentSpec:
-    """Returns the environment's description, after what a model cannot check: what exists here and fits together.
+    """Returns the environments' description, after what a model cannot check: what exists here and fits together.
 
     Raises:
-      ConfigError: the environment is unknown or cannot be made, or the torso does not take its observations.
+      ConfigError: an environment is unknown or cannot be made, several are not alike, the torso does not take their
+        observations, or the correction their actions.
     """
     from impala import environments
 
-    name = config.environment.name
-    if problem := environments.check_name(name):
-        raise ConfigError([problem])
-    try:
-        environment = make_environment(config)
-    except Exception as error:
-        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
-    environment.close()
-    _check_torso(config.network.torso, environment.spec)
-    _check_actions(config.loss.correction, environment.spec)
-    return environment.spec
+    tasks, specs = config.environment.tasks, []
+    if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
+        raise ConfigError(problems)
+    for index, name in enumerate(tasks):
+        try:
+            environment = make_environment(config, task=index)
+        except Exception as error:
+            raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+        environment.close()
+        specs.append(environment.spec)
+    _check_alike(specs)
+    _check_torso(config.network.torso, specs[0])
+    _check_actions(config.loss.correction, specs[0])
+    return specs[0]._replace(name=", ".join(tasks))
+
+
+def _check_alike(specs: list[EnvironmentSpec]) -> None:
+    for other in specs[1:]:
+        for field in ("actions", "observation", "num_stacked", "frames_per_step"):
+            one_has, other_has = getattr(specs[0], field), getattr(other, field)
+            if one_has != other_has:
+                are_games = all(spec.name.startswith("atari:") for spec in (specs[0], other))
+                remedy = "environment.action_set: full" if field == "actions" and are_games else "tasks that are alike"
+                raise ConfigError([
+                    f"environment.name: one network cannot play {specs[0].name} with {field} {one_has} and "
+                    f"{other.name} with {other_has}; expected {remedy}"
+                ])  # fmt: skip
 
 
 def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
@@ -69,7 +87,8 @@ def make_network(config: Config, spec: EnvironmentSpec):
         return networks.make(
             spec, torso=network.torso, hidden_sizes=network.hidden_sizes, core=network.core,
             core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
-            bfloat16=network.bfloat16, seed=config.seed,
+            popart_step=config.loss.popart_step if config.loss.popart else None,
+            num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16, seed=config.seed,
         )  # fmt: skip
 
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
@@ -92,14 +111,14 @@ def evaluation_seed(config: Config) -> int:
 
 
 def play(
-    network, config: Config, *, num_episodes: int, greedy: bool, seed: int,
+    network, config: Config, *, num_episodes: int, greedy: bool, seed: int, task: int = 0,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[float]:  # fmt: skip
-    """Plays episodes in up to 16 environments at once and returns their raw scores; see `acting.episodes`."""
+    """Plays episodes of a task in up to 16 environments at once and returns their raw scores; see `acting.episodes`."""
     from impala.acting import episodes, policies
 
     num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
-    environment = make_environment(config, num_environments, num_threads=2)
+    environment = make_environment(config, num_environments, num_threads=2, task=task)
     policy = make_policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy,
         core_state_shape=network.core_state_shape,
@@ -133,8 +152,7 @@ def make_actor(
         ),
         sync_weights,
         unroll_length=unroll_length,
-        index=origin.actor,
-        first_environment=origin.environment,
+        origin=origin,
     )
 
 
@@ -150,18 +168,30 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
         learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
         rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
     )  # fmt: skip
-    after_update = []
-    if has_target_network(config.loss):
-        after_update.append(lambda n: network.renew() if n % config.loss.target_period == 0 else None)
     return learners.Learner(
         network,
         make_loss(config.loss, network.distribution, correction),
         optimizer,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
-        after_update=after_update,
+        after_update=_jobs_after_update(config, network),
         group=group,
     )
+
+
+def _jobs_after_update(config: Config, network) -> list[Callable]:
+    """What the configured loss wants done to the network after an update; see `learners.Result`."""
+    from impala.losses.popart import COLUMNS
+
+    def renew(result):
+        if result.num_updates % config.loss.target_period == 0:
+            network.renew()
+
+    def observe_targets(result):
+        if result.applied:
+            network.observe_targets(*(result.chunks[name] for name in ("task", *COLUMNS)))
+
+    return [renew] * has_target_network(config.loss) + [observe_targets] * config.loss.popart
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
@@ -191,7 +221,9 @@ def make_loss(loss: LossConfig, distribution, correction: Callable | None = None
 
     word = loss.correction
     terms = _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else Terms()
-    return _bound(actor_critic, loss)(correction or make_correction(loss), terms, distribution=distribution)
+    make = functools.partial(_bound(actor_critic, loss), terms=terms, distribution=distribution)
+    correction = correction or make_correction(loss)
+    return losses.popart(make, correction) if loss.popart else make(correction)
 
 
 def make_correction(loss: LossConfig):

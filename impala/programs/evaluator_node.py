@@ -26,7 +26,7 @@ class EvaluatorNode:
         self._network = make_network(config, spec)
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
-        self._best_mean = state["mean"] if state else float("-inf")
+        self._best_fitness = state["fitness"] if state else float("-inf")
         # Other starts at every launch, and at every evaluation.
         self._seed, self._count = evaluation_seed(config) + 10_000 * run.incarnation, 0
 
@@ -42,32 +42,38 @@ class EvaluatorNode:
             self.evaluate()
         processes.finish()
 
-    def evaluate(self) -> dict | None:
-        """Plays once and returns the row written; None where it was time to stop before the end."""
+    def evaluate(self) -> dict[str, float] | None:
+        """Plays every task once and returns their mean scores; None where it was time to stop before the end."""
         from impala.learning import learners
-        from impala.monitoring import evaluations
+        from impala.monitoring import evaluations, scores
 
-        evaluator = self._config.evaluator
+        evaluator, tasks = self._config.evaluator, self._config.environment.tasks
         weights = Weights(*self._learner.get_weights(-1))
         frames = self._learner.status().get("frames", 0)
         learners.assign_weights(self._network.trainable_variables, weights)
-        scores = play(
-            self._network, self._config, num_episodes=evaluator.num_episodes, greedy=evaluator.greedy,
-            seed=self._seed + self._count, should_stop=self._stop.is_set,
-        )  # fmt: skip
-        if not scores:
-            return None
-        self._count += 1
-        try:
-            row = evaluations.append(
-                self._folder, self._config.environment.name, scores, updates=weights.version, frames=frames,
-                greedy=evaluator.greedy,
+        played = {}
+        for task, name in enumerate(tasks):
+            played[name] = play(
+                self._network, self._config, num_episodes=evaluator.num_episodes, greedy=evaluator.greedy,
+                seed=self._seed + self._count, task=task, should_stop=self._stop.is_set,
             )  # fmt: skip
-            if row["mean"] > self._best_mean:
-                self._best.save(weights.version, dict(frames=frames, mean=row["mean"], episodes=row["episodes"]))
-                self._best_mean = row["mean"]
+            if not played[name]:
+                return None
+        self._count += 1
+        means = {name: sum(of_task) / len(of_task) for name, of_task in played.items()}
+        fitness = scores.fitness(means)
+        try:
+            for name, of_task in played.items():
+                evaluations.append(
+                    self._folder, name, of_task, updates=weights.version, frames=frames, greedy=evaluator.greedy
+                )
+            if fitness > self._best_fitness:
+                self._best.save(
+                    weights.version, dict(frames=frames, fitness=fitness, means=means, episodes=evaluator.num_episodes)
+                )
+                self._best_fitness = fitness
         except OSError as error:
             logging.error("evaluation of update %d is lost: %s", weights.version, error)
             return None
-        logging.info("update %d: %.2f", weights.version, row["mean"])
-        return row
+        logging.info("update %d: %.2f", weights.version, fitness)
+        return means

@@ -51,8 +51,8 @@ class LearnerNode:
         self._learner.num_updates = int(state.get("updates", 0))
         if index == 0:
             self._monitor = metrics.Monitor(
-                run.folder, frames_per_step=spec.frames_per_step, launcher_pid=run.launcher_pid, state=state,
-                started=run.started,
+                run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
+                launcher_pid=run.launcher_pid, state=state, started=run.started,
             )  # fmt: skip
         else:
             self._monitor = metrics.FrameCounter(spec.frames_per_step, state)
@@ -126,9 +126,7 @@ class LearnerNode:
             return {}
         with self._publisher.updating():
             result = self._learner.update(batch, **self._scheduled(self._monitor.frames))
-        self._monitor.add_update(
-            self._learner.num_updates, result.metrics, result.weights_version, result.is_replayed
-        )
+        self._monitor.add_update(result.num_updates, result.metrics, result.chunks)
         return result.metrics
 
     def _next_batch(self) -> Chunk | None:

@@ -56,7 +56,7 @@ class Deduplicator:
 
     def is_new(self, origin: Origin) -> bool:
         """Returns whether a chunk from `origin` is seen for the first time."""
-        source = origin[:-1]
+        source = origin._replace(seq=0)
         last, gaps = self._last_seq.get(source, origin.seq - 1), self._gaps[source]
         if origin.seq > last:
             self.num_gaps += origin.seq - last - 1

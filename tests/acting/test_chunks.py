@@ -53,8 +53,7 @@ class Stream:
             ),
             lambda: environment.num_sent,  # the version tells when it was read
             unroll_length=unroll_length,
-            index=3,
-            first_environment=10,
+            origin=ORIGIN,
         )
         self.episodes, self.num_yields, loop = [], 0, actor.steps(0)
         while len(self.unrolls) < num_unrolls:
@@ -226,7 +225,7 @@ def test_no_stack_holds_two_episodes(stream):
 def test_origin_counts_the_chunks_of_each_environment(stream):
     for n in range(4):
         for seq, origin in enumerate(stream.of(n, "origin")):
-            assert Origin(*origin) == (9, 3, 10 + n, 2, seq)
+            assert Origin(*origin) == (9, 3, 10 + n, 2, seq, 0)
 
 
 def test_episodes_are_those_of_the_scripts(stream):
@@ -328,5 +327,5 @@ def test_check_finite_names_the_field(field, value):
     bad = np.array(getattr(chunk, field))
     bad.flat[0] = value
     bad = chunk._replace(**{field: bad})
-    with pytest.raises(ValueError, match=rf"chunk \(9, 3, 10, 2, 0\): {field} holds a value that is not finite"):
+    with pytest.raises(ValueError, match=rf"chunk \(9, 3, 10, 2, 0, 0\): {field} holds a value that is not finite"):
         chunks.check_finite(bad)

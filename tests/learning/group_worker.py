@@ -66,8 +66,8 @@ def train(learner, share=slice(None), *, poisoned_share=False):
     return dict(
         weights=np.concatenate([array.ravel() for array in learner.weights().arrays]),
         applied=np.array([result.applied for result in results]),
-        versions=np.array([result.weights_version for result in results]),
-        is_replayed=np.array([result.is_replayed for result in results]),
+        versions=np.array([result.chunks["weights_version"] for result in results]),
+        is_replayed=np.array([result.chunks["is_replayed"] > 0 for result in results]),
         metrics=np.array([[result.metrics[name] for name in names] for result in results]),
     )
 

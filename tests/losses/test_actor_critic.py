@@ -29,7 +29,7 @@ def make_case(seed=0, reward_scale=3.0):
         r_t=(reward_scale * random.normal(size=(T, B))).astype(np.float32),
         discount_t=(random.random((T, B)) > 0.2).astype(np.float32),
         weights_version=np.zeros(B, np.int64),
-        origin=np.zeros((B, 5), np.int64),
+        origin=np.zeros((B, 6), np.int64),
     )
     logits = random.normal(size=(T + 1, B, A)).astype(np.float32)
     value = random.normal(size=(T + 1, B)).astype(np.float32)

@@ -13,9 +13,16 @@ from impala.types import Episode
 UPDATE = dict.fromkeys(metrics.LOSS_COLUMNS, 0.5) | {"num_transitions": 150.0}
 
 
-def make_monitor(folder, state=None):
+def chunks(*versions, replayed=(), task=(), num_transitions=()):
+    """Columns [B] of an update's chunks."""
+    n = len(versions)
+    filled = dict(is_replayed=replayed or n * [0], task=task or n * [0], num_transitions=num_transitions or n * [20])
+    return {name: np.array(column, float) for name, column in (dict(weights_version=versions) | filled).items()}
+
+
+def make_monitor(folder, state=None, tasks=("catch",)):
     return metrics.Monitor(
-        folder, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10
+        folder, tasks=tasks, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10
     )
 
 
@@ -38,7 +45,7 @@ def test_a_maximum_is_the_largest_of_its_period_and_all_else_is_a_mean(tmp_path)
     monitor = make_monitor(tmp_path)
     for update, value in ((8, 1.0), (9, 4.0)):
         metrics_of = UPDATE | {"log_rho_max": value, "entropy": value}
-        monitor.add_update(update, metrics_of, np.array([7]), np.zeros(1, bool))
+        monitor.add_update(update, metrics_of, chunks(7))
     row = write_row(monitor)
     assert (row["log_rho_max"], row["entropy"]) == (4.0, 2.5)
 
@@ -60,8 +67,8 @@ def test_a_disk_that_is_full_while_a_file_is_thinned_costs_rows_only(tmp_path, m
 
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(8, UPDATE, np.array([7, 5]), np.zeros(2, bool))  # trained on weights 7: lags 0 and 2
-    monitor.add_update(9, UPDATE, np.array([4, 8, 1]), np.array([False, False, True]))  # on weights 8: lags 4, 0; 7
+    monitor.add_update(8, UPDATE, chunks(7, 5))  # trained on weights 7: lags 0 and 2
+    monitor.add_update(9, UPDATE, chunks(4, 8, 1, replayed=[0, 0, 1]))  # on weights 8: lags 4, 0; 7
     monitor.add_wait(0.01)
     row = write_row(monitor)
     assert row["frames"] == 1200 and row["agent_steps"] == 300 and row["updates"] == 9
@@ -89,7 +96,7 @@ def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
     for updates in (5, 10, 15):
-        monitor.add_update(updates, UPDATE, np.array([0]), np.zeros(1, bool))
+        monitor.add_update(updates, UPDATE, chunks(0))
         write_row(monitor)
         if updates == 10:
             state = monitor.state() | {"updates": 10}
@@ -97,13 +104,13 @@ def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     resumed = make_monitor(tmp_path, state)
     assert [row["updates"] for row in logs.read_csv(tmp_path / "metrics.csv")] == ["5", "10"]
     assert resumed.frames == 1200 and resumed.wall_seconds > state["wall_seconds"]
-    resumed.add_update(11, UPDATE, np.array([10]), np.zeros(1, bool))
+    resumed.add_update(11, UPDATE, chunks(10))
     assert write_row(resumed)["frames"] == 1800
 
 
 def test_a_fresh_run_does_not_keep_rows_of_one_that_died_before_its_first_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(5, UPDATE, np.array([0]), np.zeros(1, bool))
+    monitor.add_update(5, UPDATE, chunks(0))
     write_row(monitor)
     make_monitor(tmp_path)
     assert logs.read_csv(tmp_path / "metrics.csv") == []
@@ -134,7 +141,7 @@ def test_read_csv_leaves_out_a_line_cut_short(tmp_path):
 
 def test_dashboard_in_a_terminal_and_without_one(tmp_path):
     monitor = make_monitor(tmp_path)
-    monitor.add_update(8, UPDATE, np.array([7, 5]), np.zeros(2, bool))
+    monitor.add_update(8, UPDATE, chunks(7, 5))
     row = write_row(monitor)
     plain = Console(file=open(tmp_path / "plain", "w+"), force_terminal=False, width=200)
     with dashboard.Dashboard("run", total_frames=10_000, console=plain) as screen:

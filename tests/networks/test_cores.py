@@ -144,7 +144,7 @@ def test_only_a_network_with_a_memory_learns_to_recall(core, reached):
         "network.core_size": 16, "learner.unroll_length": 6, "learner.batch_size": 32, "learner.learning_rate": 1e-2,
         "total_frames": 120_000 if reached else 40_000,
     })  # fmt: skip
-    run = lockstep.Lockstep(config, environment=Recall(32), lag=1)
+    run = lockstep.Lockstep(config, environments=[Recall(32)], lag=1)
     mean = lockstep.mean_return(run.updates(), target=0.95)
     assert (mean >= 0.95) == reached, mean
     if not reached:

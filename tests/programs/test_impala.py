@@ -113,7 +113,7 @@ def test_the_evaluator_plays_while_it_learns_and_keeps_the_best(tmp_path):
     assert len(evaluations) >= 2 and {row["episodes"] for row in evaluations} == {"32"}
     assert len({row["updates"] for row in evaluations}) == len(evaluations), "newer weights each time"
     means = [float(row["mean"]) for row in evaluations]
-    assert checkpoints.read_state(folder / "best")["mean"] == max(means) > means[0]
+    assert checkpoints.read_state(folder / "best")["fitness"] == max(means) > means[0]
     result = run("evaluate", folder, "--episodes", 200, "--best")
     assert result.returncode == 0 and float(result.stdout.split(" ±")[0]) == pytest.approx(max(means), abs=0.3)
 

@@ -1,0 +1,85 @@
+"""One run, several tasks: what each of them got and reached, in tasks.csv."""
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from impala.monitoring.logs import CsvLog
+from impala.monitoring.scores import human_normalised, summary
+from impala.types import Episode
+
+TASK_COLUMNS = (
+    "updates", "wall_seconds", "task", "environment", "frames", "episodes", "return_mean", "human_normalised",
+)  # fmt: skip
+SUMMARY_COLUMNS = ("human_normalised_median", "human_normalised_iqm", "capped_mean")
+_WINDOW = 100  # episodes in return_mean, as many as there are until then
+
+
+class TaskLog:
+    """Counts frames and returns by task; with more than one task it writes a row for each of them a period.
+
+    Args:
+      folder: of the run.
+      names: of the environments.
+      frames_per_step: emulator frames per agent step.
+      state: of the checkpoint resumed from, or {}.
+    """
+
+    def __init__(self, folder: Path, names: tuple[str, ...], *, frames_per_step: int, state: dict):
+        self._names, self._frames_per_step = names, frames_per_step
+        self._frames = np.array(state.get("task_frames", np.zeros(len(names))), np.int64)
+        self._episodes = np.array(state.get("task_episodes", np.zeros(len(names))), np.int64)
+        self._scores = [collections.deque(scores, _WINDOW) for scores in state.get("task_scores", [[]] * len(names))]
+        self._log = None
+        if len(names) > 1:
+            self._log = CsvLog(
+                folder / "tasks.csv", TASK_COLUMNS, last_update=int(state.get("updates", 0)), num_together=len(names)
+            )
+
+    def add_update(self, chunks: dict[str, np.ndarray]) -> None:
+        """Counts what chunks [B] brought: `task`, `num_transitions`, and `is_replayed`, which brings nothing new."""
+        steps = np.where(chunks["is_replayed"] > 0, 0, chunks["num_transitions"])
+        np.add.at(self._frames, chunks["task"].astype(int), np.rint(steps).astype(np.int64) * self._frames_per_step)
+
+    def add_episodes(self, episodes: list[Episode]) -> None:
+        """Counts finished episodes."""
+        for episode in episodes:
+            self._episodes[episode.task] += 1
+            self._scores[episode.task].append(episode.score)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row for each task."""
+        rows = []
+        for index, (name, scores) in enumerate(zip(self._names, self._scores)):
+            mean = float(np.mean(scores)) if scores else None
+            rows.append(dict(
+                task=index, environment=name, frames=int(self._frames[index]), episodes=int(self._episodes[index]),
+                return_mean=mean, human_normalised=None if mean is None else human_normalised(name, mean),
+            ))  # fmt: skip
+        return rows
+
+    def write(self, *, updates: int, wall_seconds: float) -> list[dict[str, Any]]:
+        """Ends a period and returns its rows."""
+        rows = self.rows()
+        if self._log:
+            self._log.write(*(row | dict(updates=updates, wall_seconds=round(wall_seconds, 2)) for row in rows))
+        return rows
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a checkpoint must hold for the counters to go on."""
+        scores = [list(scores) for scores in self._scores]
+        return dict(task_frames=self._frames.tolist(), task_episodes=self._episodes.tolist(), task_scores=scores)
+
+    def close(self) -> None:
+        if self._log:
+            self._log.close()
+
+
+def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Returns `SUMMARY_COLUMNS` over the tasks' rows; None while one of them has no human-normalised score."""
+    normalised = {row["environment"]: row["human_normalised"] for row in rows}
+    if None in normalised.values():
+        return dict.fromkeys(SUMMARY_COLUMNS)
+    return dict(zip(SUMMARY_COLUMNS, summary(normalised).values()))

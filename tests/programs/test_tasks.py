@@ -1,0 +1,86 @@
+"""One network, several tasks: who plays what, what fits together, and a whole run of it."""
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala.monitoring.logs import read_csv
+from impala.programs import compose
+from tests.programs import running
+
+GAMES = ["atari:pong", "atari:boxing", "atari:breakout"]
+
+
+def build(**overrides):
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    return config_lib.build({}, {"environment.name": GAMES, "actor.num_lanes": 6, "actor.num_environments": 12} | keys)
+
+
+@pytest.mark.parametrize("num_actors, num_lanes", [(1, 3), (1, 6), (3, 2), (2, 9)])
+def test_every_task_gets_as_many_lanes(num_actors, num_lanes):
+    config = build(actor__num_actors=num_actors, actor__num_lanes=num_lanes, actor__num_environments=2 * num_lanes)
+    tasks = [config.task_of(actor, lane) for actor in range(num_actors) for lane in range(num_lanes)]
+    assert np.bincount(tasks).tolist() == 3 * [num_actors * num_lanes // 3]
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (dict(actor__num_lanes=4), "4 lanes of all actors cannot be divided evenly among 3 tasks; expected a multiple of 3"),
+        (dict(target_return=18.0), "target_return=18.0: a mean return over several tasks says little"),
+        (dict(environment__name=["atari:pong", "atari:pong"]), "expected each name once"),
+        (dict(environment__name=[]), "expected a name, or a list of names"),
+        (dict(loss__popart=True, loss__correction="clear"), "clear clones values, which PopArt rescales"),
+        (dict(loss__popart_step=0.0), "loss.popart_step: got 0.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(overrides, words):
+    with pytest.raises(config_lib.ConfigError) as caught:
+        build(**overrides)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        (["atari:pong", "atari:breakout"], "one network cannot play atari:pong with actions Discrete(num_actions=6) and atari:breakout "
+         "with Discrete(num_actions=4); expected environment.action_set: full"),
+        (["catch", "river_swim"], "one network cannot play catch with actions"),
+        (["atari:pong", "atari:pomg", "atari:brekout"], "did you mean atari:pong?"),
+    ],
+)  # fmt: skip
+def test_tasks_that_are_not_alike_are_refused(names, words):
+    config = build(environment__name=names, actor__num_lanes=6, network__torso="mlp" if names[0] == "catch" else "shallow")
+    with pytest.raises(config_lib.ConfigError) as caught:
+        compose.check(config)
+    assert words in str(caught.value) and len(caught.value.lines) == 1 + ("atari:pomg" in names)
+
+
+def test_the_full_action_set_unites_games():
+    spec = compose.check(build(environment__action_set="full"))
+    assert spec.actions.num_actions == 18 and spec.name == ", ".join(GAMES)
+
+
+def test_a_run_of_three_games(tmp_path):
+    """In processes: equal shares of frames, a row for each task, PopArt's moments kept over a resume, evaluation."""
+    command = [
+        "train", "--environment.name", f"[{', '.join(GAMES)}]", "--run", tmp_path / "run",
+        "--environment.action-set", "full", "--loss.popart", "true", "--loss.reward-clipping", "none",
+        "--actor.num-environments", 12, "--actor.num-lanes", 3, "--learner.batch-size", 6, "--log-period-seconds", 1,
+    ]  # fmt: skip
+    for frames in (40_000, 60_000):
+        result = running.run(*command, "--total-frames", frames)
+        assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    rows = read_csv(tmp_path / "run" / "tasks.csv")
+    assert [row["environment"] for row in rows[-3:]] == GAMES
+    frames = np.array([int(row["frames"]) for row in rows[-3:]])
+    # Equal within 1 % of the run, or within the chunks of a round: episodes that end mask a transition each.
+    assert frames.sum() == int(read_csv(tmp_path / "run" / "metrics.csv")[-1]["frames"]) >= 60_000
+    assert np.ptp(frames) <= max(0.01 * frames.sum(), 2 * 4 * 20 * 4), frames
+    episodes = read_csv(tmp_path / "run" / "episodes.csv")
+    assert "2" in {row["task"] for row in episodes}, "games of Breakout are over soon"
+    evaluated = running.run("evaluate", tmp_path / "run", "--episodes", 2)
+    assert evaluated.returncode == 0, evaluated.stderr[-2000:]
+    assert all(f"{name}: " in evaluated.stdout for name in GAMES) and "human-normalised: median" in evaluated.stdout
+    written = read_csv(tmp_path / "run" / "evaluations.csv")
+    assert [row["environment"] for row in written] == GAMES and all(row["human_normalised"] for row in written)
