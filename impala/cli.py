@@ -95,6 +95,7 @@ def train(arguments: list[str]) -> int:
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
+    from impala.launching import runs as runs_lib
     from impala.programs import impala as impala_program
     from impala.programs.run import Run
 
@@ -108,19 +109,23 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     program = impala_program.make_program(
         config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
     )
-    handle = program.groups["learner"][0].create_handle()
-    handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
+    learners = []
+    for node in program.groups["learner"][: max(1, config.population.size)]:
+        handle = node.create_handle()
+        handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
+        learners.append(handle)
     with local.Interrupts() as interrupts:
         processes = local.launch_threads(program) if threads else local.launch(program, run.path)
         try:
-            status = _watch(processes, interrupts, handle.dereference(), config, run.path.name)
+            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path.name)
         finally:
             processes.kill()
-    _print_last_row(run.path)
+    for folder in runs_lib.agent_folders(run.path):
+        _print_last_row(folder)
     return status
 
 
-def _watch(processes, interrupts, learner, config, name: str) -> int:
+def _watch(processes, interrupts, learners, config, name: str) -> int:
     from impala.launching import local
     from impala.monitoring import dashboard
 
@@ -129,10 +134,12 @@ def _watch(processes, interrupts, learner, config, name: str) -> int:
 
         def on_tick():
             try:
-                row = learner.status()
+                rows = [learner.status() for learner in learners]
             except Exception:  # not started yet, or already gone: the supervisor knows
                 return
-            disk_bound_mb = row.pop("disk_bound_mb")
+            row, disk_bound_mb = rows[0], len(rows) * rows[0].pop("disk_bound_mb")
+            if all("fitness" in row for row in rows):
+                row["members"] = rows if len(rows) > 1 else []
             if not said:
                 screen.say(
                     f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "

@@ -61,6 +61,8 @@ def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, d
     folder, overrides = Path(arguments[0]), config_lib.parse_overrides(arguments[1:])
     if not (folder / "config.yaml").exists():
         raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
+    if members := sorted(folder.glob("member_*")):
+        raise config_lib.ConfigError([f"{folder}: holds a population; expected one of its members, like {members[0]}"])
     return folder, overrides
 
 

@@ -17,10 +17,12 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Evolving = Literal["learning_rate", "entropy_cost"]
 Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v), Field(ge=0)]  # inf: unclipped
-Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+_FromList = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+Sizes = Annotated[tuple[Count, ...], _FromList]
 
 
 def _names(value) -> str | tuple[str, ...]:
@@ -162,6 +164,18 @@ class EvaluatorConfig(_Model):
     greedy: bool = False
 
 
+class PopulationConfig(_Model):
+    """Population-based training: programs/population.py. The defaults are those of the paper."""
+
+    size: Count = 1  # members; 1 is no population
+    burn_in_frames: Annotated[int, Field(ge=0)] = 20_000_000  # of a member, before it evolves
+    period_episodes: Count = 5_000  # of a member, between its evolutions
+    threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
+    parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost")
+    factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
+    probability: Fraction = 1 / 3
+
+
 class Config(_Model):
     """A training run of one program."""
 
@@ -173,6 +187,7 @@ class Config(_Model):
     learner: LearnerConfig = LearnerConfig()
     loss: LossConfig = LossConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    population: PopulationConfig = PopulationConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
@@ -201,6 +216,11 @@ class Config(_Model):
                 "expected a whole number"
             )
         num_learners = self.learner.num_learners
+        if self.population.size > 1 and num_learners > 1:
+            raise ValueError(
+                f"population.size={self.population.size}: a member of a population has one learner, and "
+                f"learner.num_learners={num_learners}; expected one of the two to be 1"
+            )
         if batch_size % num_learners or self.num_replayed % num_learners:
             what = f"{batch_size} chunks" + (f", {self.num_replayed} of them replayed," if self.num_replayed else "")
             raise ValueError(
@@ -221,6 +241,14 @@ class Config(_Model):
                 "a batch larger than the queue would never fill"
             )
         return self
+
+    def member(self, index: int) -> "Config":
+        """Returns the configuration of a member of the population: its seed is its own."""
+        return self.model_copy(update={"seed": self.seed + index})
+
+    def member_name(self, index: int) -> str:
+        """Returns the name of a member's folder in the run's."""
+        return f"member_{index}"
 
     def task_of(self, actor: int, lane: int) -> int:
         """Returns the index of the task that a lane plays; every task gets as many lanes."""
@@ -262,5 +290,6 @@ class Config(_Model):
 MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
     "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds", "evaluator.greedy",
-    "learner.learning_rate", "learner.learning_rate_schedule",
+    "learner.learning_rate", "learner.learning_rate_schedule", "population.burn_in_frames",
+    "population.period_episodes", "population.threshold", "population.factor", "population.probability",
 })  # fmt: skip

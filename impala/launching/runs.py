@@ -74,11 +74,8 @@ class RunFolder:
 
     def _check_contents(self, config) -> bool:
         saved = self.path / "config.yaml"
-        checkpoints = self.path / "checkpoints"
         self._refuse_others()
-        if not saved.exists():
-            return False
-        if not checkpoints.is_dir() or not any(checkpoints.iterdir()):
+        if not saved.exists() or not any(any(folder.glob("checkpoints/[0-9]*")) for folder in agent_folders(self.path)):
             return False
         differences = config_differences(config_lib.load(saved), config)
         if differences:
@@ -100,6 +97,12 @@ class RunFolder:
             temporary.write_text(text)
             temporary.replace(self.path / name)
 
+        size = config.population.size
+        for index in range(size if size > 1 else 0):
+            member = self.path / config.member_name(index)
+            member.mkdir(exist_ok=True)
+            (member / "config.yaml").write_text(config_lib.dump(config.member(index)))
+
     def next_incarnation(self) -> int:
         """Counts the launches of this run, and keeps what each was made with."""
         path = self.path / "launches.json"
@@ -114,6 +117,11 @@ class RunFolder:
     def close(self) -> None:
         """Gives the folder free."""
         self._lock.close()
+
+
+def agent_folders(path: Path) -> list[Path]:
+    """Returns the folders that hold metrics and checkpoints: a run's own, or those of a population's members."""
+    return sorted(path.glob("member_*"), key=lambda p: int(p.name.partition("_")[2])) or [path]
 
 
 def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[str]:

@@ -77,6 +77,7 @@ class Dashboard:
             f"lag {_number(row['lag_mean'])}/{_number(row['lag_p95'])}/{_number(row['lag_max'], 0)}  "
             f"return {_number(row['return_mean'])} ({row['episodes']} episodes)  entropy {_number(row['entropy'], 2)}  "
             f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
+            + "".join(f"  {n}: {_number(member['fitness'], 2)}" for n, member in enumerate(row.get("members", ())))
         )
 
     def _draw(self, row: dict[str, Any]) -> Panel:
@@ -95,7 +96,8 @@ class Dashboard:
         says = Text.assemble(("● ", "green" if row["verdict"] == "balanced" else "yellow"), (row["verdict"], "bold"),
                              f": {_VERDICTS[row['verdict']]}")  # fmt: skip
         tasks = [Text(), _tasks(row["tasks"])] if len(row.get("tasks", ())) > 1 else []
-        body = Group(progress, Text(), grid, *tasks, Text(), says)
+        members = [Text(), _members(row["members"])] if row.get("members") else []
+        body = Group(progress, Text(), grid, *tasks, *members, Text(), says)
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
 
 
@@ -111,6 +113,18 @@ def _tasks(tasks: list[dict[str, Any]]) -> Table:
         )  # fmt: skip
     if len(tasks) > 10:
         table.add_row(Text(f"… and {len(tasks) - 10} more in tasks.csv", "dim"))
+    return table
+
+
+def _members(rows: list[dict[str, Any]]) -> Table:
+    """The members of a population; the panel's other numbers are those of the first."""
+    table = Table.grid(padding=(0, 2))
+    for index, row in enumerate(rows):
+        table.add_row(
+            Text(f"member {index}", "dim"), f"{row['frames']:,} frames", f"return {_number(row['return_mean'])}",
+            f"fitness {_number(row['fitness'], 2)}", f"learning rate {row['learning_rate']:.2e}",
+            f"entropy cost {row['entropy_cost']:.2e}",
+        )  # fmt: skip
     return table
 
 

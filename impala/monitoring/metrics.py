@@ -153,6 +153,11 @@ class Monitor:
         """Mean score of the last 100 episodes, None before there are 100."""
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
 
+    def fitness(self) -> float | None:
+        """Returns what members of a population are compared by; None before there are 100 episodes of every task."""
+        with self._lock:
+            return self._tasks.fitness()
+
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint must hold for the counters to go on."""
         with self._lock:

@@ -42,15 +42,13 @@ def human_normalised(name: str, score: float) -> float | None:
 def fitness(scores: Mapping[str, float]) -> float:
     """Returns what to choose weights by, of mean scores by environment.
 
-    The score itself where there is one task; of several the mean of human-normalised scores capped at 1, where the
-    table has them all, and else their mean.
+    Of human-normalised scores where the table has them all, and else of scores as they are: the mean, with several
+    games each capped at 1.
     """
-    if len(scores) == 1:
-        return next(iter(scores.values()))
     normalised = {name: human_normalised(name, score) for name, score in scores.items()}
     if None in normalised.values():
         return float(np.mean(list(scores.values())))
-    return summary(normalised)["capped_mean"]
+    return summary(normalised)["capped_mean"] if len(scores) > 1 else next(iter(normalised.values()))
 
 
 def summary(normalised: Mapping[str, float]) -> dict[str, float]:

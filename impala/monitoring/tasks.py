@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from impala.monitoring.logs import CsvLog
-from impala.monitoring.scores import human_normalised, summary
+from impala.monitoring.scores import fitness, human_normalised, summary
 from impala.types import Episode
 
 TASK_COLUMNS = (
@@ -59,6 +59,12 @@ class TaskLog:
                 return_mean=mean, human_normalised=None if mean is None else human_normalised(name, mean),
             ))  # fmt: skip
         return rows
+
+    def fitness(self) -> float | None:
+        """Returns `scores.fitness` of the tasks' returns; None before there are 100 episodes of each."""
+        if min(map(len, self._scores)) < _WINDOW:
+            return None
+        return fitness({row["environment"]: row["return_mean"] for row in self.rows()})
 
     def write(self, *, updates: int, wall_seconds: float) -> list[dict[str, Any]]:
         """Ends a period and returns its rows."""

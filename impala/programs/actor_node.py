@@ -26,7 +26,7 @@ class ActorNode:
         from impala.learning import learners
         from impala.learning.weights import Fetcher
 
-        self._stop = processes.prepare("actor", index)
+        self._stop = processes.prepare("actor", run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._run, self._index = config, spec, run, index
         self._reports = reports

@@ -20,7 +20,7 @@ class EvaluatorNode:
         from impala.launching import processes
         from impala.learning import checkpoints
 
-        self._stop = processes.prepare("evaluator")
+        self._stop = processes.prepare("evaluator", run.member)
         processes.set_tensorflow_threads(1)
         self._config, self._folder, self._learner = config, run.folder, learner
         self._network = make_network(config, spec)

@@ -16,6 +16,8 @@ turns; a truncated episode bootstraps from its last observation; the transition 
 With `learner.num_learners` K there are K queues and K learners. Each takes B/K chunks from its own; gradients are
 summed (`learning.gradients`), so that all make the same update, that of one learner with B chunks. An actor hands its
 chunks to the queues in turn and fetches weights from one of the learners: they are equal.
+
+With `population.size` there is all of this once a member (`programs.population`).
 """
 
 import math
@@ -36,7 +38,19 @@ _RPC_SECONDS = 300.0  # the first update may be compiled for minutes; whoever wa
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires `learner.num_learners` tables and learners, and `actor.num_actors` actors."""
+    """Wires the tables, learners and actors of one agent, or of every member of a population."""
+    program = lp.Program(config.program)
+    if config.population.size == 1:
+        _add_agent(program, config, spec, run)
+    else:
+        for member in range(config.population.size):
+            folder = run.folder / config.member_name(member)
+            _add_agent(program, config.member(member), spec, run._replace(folder=folder, member=member))
+    return program
+
+
+def _add_agent(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> None:
+    """Adds `learner.num_learners` tables and learners, `actor.num_actors` actors, and the evaluator if there is one."""
     num_learners = config.learner.num_learners
 
     def make_tables():  # of one learner
@@ -49,26 +63,20 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
             *([tables.uniform(chunk, math.ceil(replay.size / num_learners))] if replay.fraction else []),
         ]
 
-    program = lp.Program(config.program)
-    with program.group("table"):
-        tables = [program.add_node(TableNode(make_tables, index)) for index in range(num_learners)]
+    tables = [program.add_node(TableNode(make_tables, run.member or i), "table") for i in range(num_learners)]
     addresses = [lp.Address("peer") for _ in range(num_learners)] if num_learners > 1 else []
     peers, learners = [AddressHandle(address) for address in addresses], []
-    with program.group("learner"):
-        for index, table in enumerate(tables):
-            node = lp.CourierNode(LearnerNode, config, spec, run, index, table=table, peers=peers)
-            for address in addresses[index : index + 1]:
-                node.allocate_address(address)
-            learners.append(program.add_node(node))
-            learners[-1].set_client_kwargs(call_timeout=_RPC_SECONDS)
-    with program.group("actor"):
-        for index in range(config.actor.num_actors):
-            node = lp.PyClassNode(
-                ActorNode, config, spec, run, index, tables=tables, reports=learners[0],
-                weights=learners[index % num_learners],
-            )  # fmt: skip
-            program.add_node(node)
+    for index, table in enumerate(tables):
+        node = lp.CourierNode(LearnerNode, config, spec, run, index, table=table, peers=peers)
+        for address in addresses[index : index + 1]:
+            node.allocate_address(address)
+        learners.append(program.add_node(node, "learner"))
+        learners[-1].set_client_kwargs(call_timeout=_RPC_SECONDS)
+    for index in range(config.actor.num_actors):
+        node = lp.PyClassNode(
+            ActorNode, config, spec, run, index, tables=tables, reports=learners[0],
+            weights=learners[index % num_learners],
+        )  # fmt: skip
+        program.add_node(node, "actor")
     if config.evaluator.num_episodes:
-        with program.group("evaluator"):
-            program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]))
-    return program
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from impala.config import Config
+from impala.programs import population
 from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.programs.run import Run
 from impala.programs.side_jobs import Periodically, Profiler, Recorder
@@ -30,14 +31,15 @@ class LearnerNode:
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers=()):
         from impala.launching import processes
 
-        self._stop = processes.prepare("learner", index)  # before the seconds that the imports take
+        process = run.member or index
+        self._stop = processes.prepare("learner", process)  # before the seconds that the imports take
         import tensorflow as tf
 
         from impala.learning import weights
         from impala.monitoring import metrics
 
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
-        self._device = processes.learner_device(index)
+        self._device = processes.learner_device(process)
         self._config, self._spec, self._run, self._table, self._index = config, spec, run, table, index
         self._group = self._meet(peers) if len(peers) > 1 else None
         with tf.device(self._device):
@@ -57,6 +59,10 @@ class LearnerNode:
         else:
             self._monitor = metrics.FrameCounter(spec.frames_per_step, state)
         self._scheduled = make_schedules(config)
+        self._member = None
+        if config.population.size > 1:
+            self._member = population.Member(config, run.member, run.folder.parent, state)
+            self._scheduled = lambda frames, schedules=self._scheduled: self._member.scaled(schedules(frames))
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
 
     def _meet(self, peers):
@@ -116,7 +122,7 @@ class LearnerNode:
         checkpoints = (self._config.num_checkpoints + 1) * (num_parameters * 12 + 100_000)  # weights and two slots
         row = self._monitor.status()
         if row:
-            row["max_lag"] = self._config.learner.max_lag
+            row |= {"max_lag": self._config.learner.max_lag, "fitness": self._monitor.fitness()}
         return row | {"disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6}
 
     def step(self) -> dict[str, float]:
@@ -157,6 +163,8 @@ class LearnerNode:
         ]
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
         status = 0
+        if self._member:
+            jobs.append(Periodically(1.0, self._evolve))
         while not (self._is_over if self._group else self._wants_end()):
             try:
                 if not self.step():
@@ -173,13 +181,37 @@ class LearnerNode:
             if self._monitor.has_updates:
                 self._log()  # before more episodes come, so that the last row holds the return that ended the run
             self._save(last=True)
+            if self._member and not self._is_target_reached():
+                while not self._stop.is_set() and not self._member.are_others_done():
+                    self._stop.wait(1.0)
             self._monitor.close()
         processes.finish(status)
 
     def _wants_end(self) -> bool:
-        target, mean = self._config.target_return, self._monitor.return_mean
         is_done = self._monitor.frames >= self._config.total_frames
-        return self._stop.is_set() or is_done or (target is not None and mean is not None and mean >= target)
+        return self._stop.is_set() or is_done or self._is_target_reached()
+
+    def _is_target_reached(self) -> bool:
+        target, mean = self._config.target_return, self._monitor.return_mean
+        return target is not None and mean is not None and mean >= target
+
+    def _evolve(self) -> None:
+        """Takes the turn of a member of a population, when it is due."""
+        monitor = self._monitor
+        if not self._member.is_due(frames=monitor.frames, episodes=monitor.num_episodes):
+            return
+        row = dict(
+            frames=monitor.frames, updates=monitor.updates, wall_seconds=monitor.wall_seconds,
+            episodes=monitor.num_episodes,
+        )  # fmt: skip
+        self._member.evolve(row, monitor.fitness(), self._copy)
+
+    def _copy(self, folder) -> None:
+        from impala.learning import checkpoints
+
+        other = checkpoints.Checkpoints(folder, network=self._learner.network, optimizer=self._learner.optimizer)
+        with self._publisher.updating():
+            other.restore(report=logging.warning, read_only=True)
 
     def _make_feeder(self):
         from impala.replay import datasets, tables
@@ -224,7 +256,10 @@ class LearnerNode:
         import tensorflow as tf
 
         try:
-            self._checkpoints.save(self._learner.num_updates, self._monitor.state())
+            state = self._monitor.state()
+            if self._member:
+                state |= self._member.state(self._monitor.fitness())
+            self._checkpoints.save(self._learner.num_updates, state)
         except (OSError, tf.errors.OpError) as error:
             if last:
                 raise

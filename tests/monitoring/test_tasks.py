@@ -81,7 +81,8 @@ def test_a_summary_needs_every_task():
 
 
 def test_fitness():
-    assert scores.fitness({"atari:pong": 18.0}) == 18.0
+    assert scores.fitness({"atari:pong": 18.0}) == pytest.approx((18.0 + 20.7) / (14.6 + 20.7))
+    assert scores.fitness({"catch": 0.9}) == 0.9
     assert scores.fitness({"catch": 1.0, "river_swim": 3.0}) == 2.0
     both = {"atari:pong": 14.6 + 5.0, "atari:boxing": 0.1}  # above human counts as human
     assert scores.fitness(both) == pytest.approx(0.5)

@@ -1,0 +1,106 @@
+"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846), by the rules of IMPALA's section 5.3.
+
+Several members train side by side, each with a learner, a table and actors of its own. After `burn_in_frames`, and then
+every `period_episodes` episodes, a member looks at one other, drawn at random:
+
+    exploit   the other is fitter by more than `threshold`: take its weights, optimizer and hyper-parameters
+    explore   in any case, multiply each hyper-parameter with `factor` or divide it by it, with `probability`
+
+Members meet in their checkpoints, which hold their fitness too: nobody waits for anybody, and a resumed population goes
+on where it was.
+
+Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). A
+hyper-parameter is a factor on what the configuration and its schedule say. The paper also evolves RMSProp's ε.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from impala.config import Config
+from impala.monitoring.logs import CsvLog
+
+COLUMNS = ("frames", "updates", "wall_seconds", "episodes", "fitness", "other", "other_fitness", "is_copied")
+
+
+class Member:
+    """One of a population, as its learner sees it.
+
+    Args:
+      config: of the population.
+      index: of the member.
+      folder: of the whole run, which holds a folder for each member.
+      state: of the checkpoint resumed from, or {}.
+    """
+
+    def __init__(self, config: Config, index: int, folder: Path, state: dict[str, Any]):
+        self._population, self._index, self._total_frames = config.population, index, config.total_frames
+        kept = state.get("population", {})
+        self.factors = dict.fromkeys(self._population.parameters, 1.0) | kept.get("factors", {})
+        self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
+        self._seed, self._others = config.seed, {}
+        for other in range(self._population.size):
+            if other != index:
+                self._others[other] = folder / config.member_name(other) / "checkpoints"
+        path = folder / config.member_name(index) / "population.csv"
+        self._log = CsvLog(path, (*COLUMNS, *self.factors), last_update=state.get("updates", 0))
+
+    def scaled(self, scheduled: dict[str, float]) -> dict[str, float]:
+        """Returns what the schedules say times the member's factors."""
+        return {name: value * self.factors.get(name, 1.0) for name, value in scheduled.items()}
+
+    def is_due(self, *, frames: int, episodes: int) -> bool:
+        """Returns whether it is time to evolve."""
+        is_grown = frames >= self._population.burn_in_frames
+        return is_grown and episodes - self._num_episodes >= self._population.period_episodes
+
+    def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], None]) -> None:
+        """Looks at another member, takes what is better, and changes the hyper-parameters.
+
+        Args:
+          row: frames, updates, wall_seconds and episodes of now.
+          fitness: of this member.
+          copy: takes over weights and optimizer from a folder of checkpoints.
+        """
+        from impala.learning import checkpoints
+
+        random = np.random.default_rng([self._seed, self._index, self._count, 3])
+        other = int(random.choice(list(self._others)))
+        state = checkpoints.read_state(self._others[other]) or {}
+        theirs = state.get("population", {})
+        is_fitter = theirs.get("fitness") is not None and (
+            fitness is None or theirs["fitness"] > fitness + self._population.threshold
+        )
+        if is_fitter:
+            try:
+                copy(self._others[other])
+                self.factors |= theirs["factors"]
+            except (OSError, RuntimeError) as error:
+                logging.warning("member %d cannot be copied: %s", other, error)
+                is_fitter = False
+        for name in self.factors:
+            if random.random() < self._population.probability:
+                self.factors[name] *= self._population.factor ** random.choice([-1, 1])
+        self._num_episodes, self._count = row["episodes"], self._count + 1
+        self._log.write(
+            row | dict(fitness=fitness, other=other, other_fitness=theirs.get("fitness"), is_copied=int(is_fitter))
+            | self.factors
+        )  # fmt: skip
+
+    def state(self, fitness: float | None) -> dict[str, Any]:
+        """Returns what the member's checkpoint must hold, for itself and for the others."""
+        return dict(
+            population=dict(
+                fitness=fitness, factors=self.factors, num_episodes=self._num_episodes, count=self._count
+            )
+        )  # fmt: skip
+
+    def are_others_done(self) -> bool:
+        """Returns whether the others' checkpoints are of their last frames."""
+        from impala.learning import checkpoints
+
+        states = [checkpoints.read_state(folder) or {} for folder in self._others.values()]
+        return all(state.get("frames", 0) >= self._total_frames for state in states)

@@ -1,0 +1,156 @@
+"""Population-based training: the rules by hand, and a population in processes that evolves and resumes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala.monitoring.logs import read_csv
+from impala.programs.population import Member
+from tests.programs import running
+
+
+def build(**overrides):
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    return config_lib.build({"environment": {"name": "catch"}, "network": {"torso": "mlp"}}, {"population.size": 3} | keys)
+
+
+def row(episodes=5_000, frames=20_000_000):
+    return dict(frames=frames, updates=7, wall_seconds=9.0, episodes=episodes)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for index in range(3):
+        (tmp_path / f"member_{index}").mkdir()
+    return tmp_path
+
+
+def publish(folder, index, fitness, factors, frames=0):
+    """Writes what a member's checkpoint says of it."""
+    checkpoint = folder / f"member_{index}" / "checkpoints" / "0000000001"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    population = dict(fitness=fitness, factors=factors, num_episodes=0, count=0)
+    (checkpoint / "state.json").write_text(json.dumps(dict(frames=frames, population=population)))
+
+
+def test_it_evolves_after_its_childhood_and_then_once_a_period(folder):
+    member = Member(build(), 0, folder, {})
+    assert not member.is_due(frames=19_999_999, episodes=10_000)
+    assert not member.is_due(frames=20_000_000, episodes=4_999)
+    assert member.is_due(frames=20_000_000, episodes=5_000)
+    member.evolve(row(episodes=5_300), 0.5, lambda other: None)
+    assert not member.is_due(frames=30_000_000, episodes=10_299) and member.is_due(frames=30_000_000, episodes=10_300)
+
+
+@pytest.mark.parametrize(
+    "mine, theirs, is_copied", [(0.5, 0.5501, True), (0.5, 0.5499, False), (None, 0.1, True), (0.1, None, False)]
+)
+def test_it_copies_who_is_fitter_by_more_than_the_threshold(folder, mine, theirs, is_copied):
+    for other in (1, 2):
+        publish(folder, other, theirs, dict(learning_rate=3.0, entropy_cost=5.0))
+    member, copied = Member(build(population__probability=0.0), 0, folder, {}), []
+    member.evolve(row(), mine, copied.append)
+    assert bool(copied) == is_copied
+    assert member.factors == (dict(learning_rate=3.0, entropy_cost=5.0) if is_copied else dict(learning_rate=1.0, entropy_cost=1.0))
+    assert set(copied) <= {folder / "member_1" / "checkpoints", folder / "member_2" / "checkpoints"}
+    (written,) = read_csv(folder / "member_0" / "population.csv")
+    assert int(written["is_copied"]) == is_copied and written["other"] in "12"
+
+
+def test_whoever_cannot_be_copied_is_left(folder, caplog):
+    publish(folder, 1, 9.0, dict(learning_rate=3.0, entropy_cost=5.0))
+    publish(folder, 2, 9.0, dict(learning_rate=3.0, entropy_cost=5.0))
+
+    def copy(other):
+        raise OSError("gone")
+
+    member = Member(build(population__probability=0.0), 0, folder, {})
+    member.evolve(row(), 0.5, copy)
+    assert member.factors["learning_rate"] == 1.0 and "cannot be copied: gone" in caplog.text
+    assert read_csv(folder / "member_0" / "population.csv")[0]["is_copied"] == "0"
+
+
+def test_each_parameter_moves_by_the_factor_with_the_probability(folder):
+    """Of 3,000 draws a third moves, half of them up: five standard deviations."""
+    moves = []
+    for seed in range(1_500):
+        member = Member(build(seed=seed), 0, folder, {})
+        member._log.write = lambda row: None
+        member.evolve(row(), 0.5, lambda other: None)
+        moves += [round(math.log(factor, 1.2)) for factor in member.factors.values()]
+        assert all(math.isclose(factor, 1.2 ** round(math.log(factor, 1.2))) for factor in member.factors.values())
+    moves = np.array(moves)
+    assert abs(np.mean(moves != 0) - 1 / 3) < 5 * (1 / 3 * 2 / 3 / 3000) ** 0.5
+    assert set(moves) == {-1, 0, 1} and abs(np.mean(moves[moves != 0])) < 5 / 1000**0.5
+
+
+def test_others_are_chosen_alike_and_never_oneself(folder):
+    for other in (1, 2):
+        publish(folder, other, None, {})
+    chosen = []
+    member = Member(build(), 0, folder, {})
+    member._log.write = lambda row: chosen.append(row["other"])
+    for _ in range(400):
+        member.evolve(row(), 0.5, lambda other: None)
+    assert set(chosen) == {1, 2} and abs(np.mean(np.array(chosen) == 1) - 0.5) < 5 * 0.5 / 400**0.5
+
+
+def test_factors_scale_what_the_schedules_say_and_survive_a_resume(folder):
+    member = Member(build(population__probability=1.0), 0, folder, {})
+    member.evolve(row(), 0.5, lambda other: None)
+    state = json.loads(json.dumps(member.state(0.5)))
+    resumed = Member(build(), 0, folder, state | {"updates": 7})
+    assert resumed.factors == member.factors and not resumed.is_due(frames=10**9, episodes=9_999)
+    scaled = resumed.scaled(dict(learning_rate=1e-3, entropy_cost=0.01))
+    assert scaled == {name: value * member.factors[name] for name, value in dict(learning_rate=1e-3, entropy_cost=0.01).items()}
+    fixed = Member(build(population__parameters=["entropy_cost"]), 0, folder, {})
+    assert list(fixed.factors) == ["entropy_cost"]
+
+
+def test_it_waits_for_the_others_last_frames(folder):
+    member = Member(build(total_frames=1_000), 0, folder, {})
+    publish(folder, 1, None, {}, frames=1_000)
+    assert not member.are_others_done()
+    publish(folder, 2, None, {}, frames=999)
+    assert not member.are_others_done()
+    publish(folder, 2, None, {}, frames=1_004)
+    assert member.are_others_done()
+
+
+def test_a_member_has_one_learner():
+    with pytest.raises(config_lib.ConfigError, match="a member of a population has one learner"):
+        build(learner__num_learners=2)
+
+
+def test_a_population_evolves_and_resumes(tmp_path):
+    folder = tmp_path / "run"
+    command = [
+        *running.CATCH, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
+        "--population.period-episodes", 300, "--population.threshold", 0.02, "--checkpoint-period-seconds", 1,
+        "--target-return", 2,
+    ]  # fmt: skip
+    for frames in (60_000, 90_000):
+        result = running.run(*command, "--total-frames", frames, timeout=300)
+        assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    seeds = [config_lib.load(folder / f"member_{index}" / "config.yaml").seed for index in range(2)]
+    assert seeds == [0, 1]
+    for index in range(2):
+        evolutions = read_csv(folder / f"member_{index}" / "population.csv")
+        assert len(evolutions) >= 3 and all(e["other"] == str(1 - index) for e in evolutions)
+        assert all(b >= a + 300 for a, b in zip(*[[int(e["episodes"]) for e in evolutions][i:] for i in (0, 1)]))
+        assert len({e["learning_rate"] for e in evolutions} | {e["entropy_cost"] for e in evolutions}) > 1
+        rows = read_csv(folder / f"member_{index}" / "metrics.csv")
+        assert int(rows[-1]["frames"]) >= 90_000
+        late = [row for row in rows if int(row["frames"]) > int(evolutions[-1]["frames"])]
+        if late:  # what the optimizer was given is what evolved
+            schedule = 0.01
+            assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
+    refused = running.run("evaluate", folder)
+    assert refused.returncode == 2 and "expected one of its members" in refused.stderr
+    played = running.run("evaluate", folder / "member_1", "--episodes", 20)
+    assert played.returncode == 0 and "20 sampled episodes" in played.stdout
+    changed = running.run(*command, "--total-frames", 90_000, "--population.size", 3)
+    assert changed.returncode == 2 and "population.size: was 2, is 3; cannot change on resume" in changed.stderr
