@@ -103,7 +103,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
         flush=True,
     )
-    print(f"the queue takes at most {table_mb['queue']:.0f} MB of memory", flush=True)
+    print(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory", flush=True)
     if config.replay.fraction:
         print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
     program = impala_program.make_program(

@@ -36,8 +36,10 @@ class Interrupts:
     A program that is half launched cannot be ended in order, so nothing is raised: whoever can act asks `count`.
     """
 
+    _TOGETHER_SECONDS = 0.3
+
     def __init__(self):
-        self.count = 0
+        self.count, self._last = 0, float("-inf")
 
     def __enter__(self):
         ours = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup
@@ -49,8 +51,11 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _on_signal(self, number, _):
-        # The kernel and the shell both tell of a terminal that went away: that is no second request.
-        self.count = max(self.count, 1) if number == signal.SIGHUP else self.count + 1
+        # The kernel and the shell both tell of a terminal that went away, and `timeout` tells a process and its group:
+        # that is no second request.
+        is_echo = time.monotonic() - self._last < self._TOGETHER_SECONDS
+        self._last = time.monotonic()
+        self.count = max(self.count, 1) if number == signal.SIGHUP or is_echo else self.count + 1
 
 
 class Processes:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 from impala.launching import local
 
@@ -13,6 +14,9 @@ def test_every_request_counts_and_a_terminal_that_goes_away_once():
         for number, count in ((signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2), (signal.SIGTERM, 3)):
             os.kill(os.getpid(), number)
             assert interrupts.count == count
+            os.kill(os.getpid(), number)  # at once: `timeout` tells a process and then its group
+            assert interrupts.count == count
+            time.sleep(0.35)
     assert signal.getsignal(signal.SIGINT) is before
 
 
