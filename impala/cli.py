@@ -13,8 +13,8 @@ _HELP = """impala COMMAND …
 
   train --config configs/pong.yaml [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]
                               trains; resumes when the run folder holds a checkpoint
-  evaluate RUN [--episodes N] [--greedy] [--best]
-                              plays the run's newest (or best) weights; writes evaluations.csv
+  evaluate RUN [--episodes N] [--greedy] [--best] [--video]
+                              plays the run's newest (or best) weights; writes evaluations.csv, films an episode
   export RUN [--output DIR]   writes the run's newest weights as a SavedModel
   compare --config configs/lab/corrections.yaml [--output DIR] [--workers N]
                               trains the lab's grid of corrections; resumes; writes results.csv, a table, figures

@@ -5,6 +5,8 @@ from pathlib import Path
 from impala import config as config_lib
 from impala.monitoring import evaluations, scores
 
+_FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action repeat of 4; the longer side, about
+
 
 def load_network(folder: Path, config: config_lib.Config, *, best: bool = False):
     """Builds the run's network and restores its newest sound checkpoint, or its `best`; returns (network, state)."""
@@ -48,6 +50,41 @@ def evaluate(
     return rows
 
 
+def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None = None) -> list[tuple[Path, float]]:
+    """Films an episode of every task of the run into `folder`/videos; returns the files and the scores.
+
+    Raises:
+      ConfigError: there is nothing to film with, or an environment does not draw itself here.
+    """
+    try:
+        import imageio
+        import imageio_ffmpeg  # noqa: F401, or imageio fails later and says less
+    except ImportError as error:
+        raise config_lib.ConfigError([f"--video: needs {error.name}; pip install 'impala[video]'"]) from None
+    import numpy as np
+
+    from impala.programs.compose import evaluation_seed, watch
+
+    config = config_lib.load(folder / "config.yaml")
+    network, state = load_network(folder, config, best=best)
+    seed, films = evaluation_seed(config) if seed is None else seed, []
+    (folder / "videos").mkdir(exist_ok=True)
+    for task, name in enumerate(config.environment.tasks):
+        path = folder / "videos" / f"{name.replace(':', '_').replace('/', '_')}_{state['updates']:010d}.mp4"
+        temporary = path.with_suffix(".new.mp4")
+        try:
+            with imageio.get_writer(temporary, fps=_FRAMES_PER_SECOND, macro_block_size=2) as film:
+                for picture, score in watch(network, config, greedy=greedy, seed=seed, task=task):  # noqa: B007
+                    size = 2 * max(1, _PICTURE_PIXELS // 2 // max(picture.shape[:2]))
+                    film.append_data(np.kron(picture, np.ones((size, size, 1), np.uint8)))
+        except RuntimeError as error:
+            temporary.unlink(missing_ok=True)
+            raise config_lib.ConfigError([f"--video: {name} does not draw itself here: {error}"]) from None
+        temporary.replace(path)
+        films.append((path, score))
+    return films
+
+
 def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, dict]:
     """Returns the run folder that a command was given first, and its options.
 
@@ -68,16 +105,20 @@ def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, d
 
 def main(arguments: list[str]) -> int:
     """The command `impala evaluate`."""
-    greedy, best = "--greedy" in arguments, "--best" in arguments
-    arguments = [argument for argument in arguments if argument not in ("--greedy", "--best")]
-    folder, overrides = require_run("evaluate", "RUN [--episodes N] [--greedy] [--best]", arguments)
+    flags = {flag: f"--{flag}" in arguments for flag in ("greedy", "best", "video")}
+    arguments = [argument for argument in arguments if argument.removeprefix("--") not in flags]
+    folder, overrides = require_run("evaluate", "RUN [--episodes N] [--greedy] [--best] [--video]", arguments)
     episodes = overrides.pop("episodes", 30)
     if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
         raise config_lib.ConfigError([f"--episodes {episodes}: expected a number of episodes, 1 or more"])
     if overrides:
         raise config_lib.ConfigError([
-            f"--{key}: unknown option{config_lib.nearest(key, ['episodes', 'greedy', 'best'])}" for key in overrides
+            f"--{key}: unknown option{config_lib.nearest(key, ['episodes', *flags])}" for key in overrides
         ])  # fmt: skip
+    greedy, best = flags["greedy"], flags["best"]
+    if flags["video"]:
+        for path, score in record(folder, greedy=greedy, best=best):
+            print(f"{path}: an episode of score {score:g}")
     rows = evaluate(folder, num_episodes=episodes, greedy=greedy, best=best)
     how = "greedy" if greedy else "sampled"
     for row in rows:

@@ -14,15 +14,22 @@ _OWN = ("catch", "river_swim")
 
 
 def make(
-    name: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol", num_threads: int = 1
-) -> Environment:
-    """Makes `num_environments` environments called `name`; what follows serves Atari only."""
+    name: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
+    num_threads: int = 1, with_picture: bool = False,
+) -> Environment:  # fmt: skip
+    """Makes `num_environments` environments called `name`.
+
+    Args:
+      protocol, action_set, num_threads: of Atari games.
+      with_picture: `picture()` returns what a person would see of the first environment, RGB [H, W, 3].
+    """
     if name.startswith("atari:"):
         from impala.environments import atari
 
         return atari.Atari(
             name.removeprefix("atari:"),
             num_environments=num_environments, protocol=protocol, action_set=action_set, num_threads=num_threads,
+            with_picture=with_picture,
         )  # fmt: skip
     if name.startswith("minatar:"):
         from impala.environments import minatar
@@ -38,7 +45,7 @@ def make(
         return river_swim.RiverSwim(num_environments=num_environments)
     from impala.environments import gymnasium_environment
 
-    return gymnasium_environment.Gymnasium(name, num_environments=num_environments)
+    return gymnasium_environment.Gymnasium(name, num_environments=num_environments, with_picture=with_picture)
 
 
 def check_name(name: str) -> str | None:

@@ -10,6 +10,8 @@ the last two frames, up to 30 no-ops at the start. Rewards are raw: the learner 
 | `cleanba`     | 0.25 | no  | all 18, at most 1 no-op | Huang et al. 2023, Cleanba |
 """
 
+import functools
+
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 
@@ -29,23 +31,21 @@ PROTOCOLS = {
 class Atari:
     """`num_environments` copies of one game, stepped by `num_threads` C++ threads.
 
-    action_set: "full" is all 18 actions, whatever the protocol says.
+    action_set: "full" is all 18 actions, whatever the protocol says. with_picture: plays a second time, in colour.
     """
 
     def __init__(
         self, game: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
-        num_threads: int = 1,
+        num_threads: int = 1, with_picture: bool = False,
     ):  # fmt: skip
         how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
-        self._environment = AtariVectorEnv(
+        make = functools.partial(
+            AtariVectorEnv,
             game=game,
             num_envs=num_environments,
             num_threads=num_threads,
             frameskip=_ACTION_REPEAT,
             maxpool=True,
-            grayscale=True,
-            img_height=84,
-            img_width=84,
             stack_num=1,
             episodic_life=False,
             use_fire_reset=True,
@@ -54,6 +54,9 @@ class Atari:
             autoreset_mode="NextStep",
             **how,
         )
+        self._environment = make(grayscale=True, img_height=84, img_width=84)
+        # The same seed and the same actions make the same game.
+        self._screen = make(grayscale=False, img_height=210, img_width=160) if with_picture else None
         self.num_environments = num_environments
         self.spec = EnvironmentSpec(
             name=f"atari:{game}",
@@ -67,10 +70,14 @@ class Atari:
     def reset(self, seed: int) -> Step:
         observation, info = self._environment.reset(seed=seed)
         self._lives = info["lives"]
+        if self._screen:
+            self._picture = self._screen.reset(seed=seed)[0]
         return self._boundaries.reset(observation[:, 0])
 
     def send(self, action: np.ndarray) -> None:
         self._environment.send(np.asarray(action, np.int32))
+        if self._screen:
+            self._picture = self._screen.step(np.asarray(action, np.int32))[0]
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, info = self._environment.recv()
@@ -80,5 +87,11 @@ class Atari:
         game_over = terminated & ~lost_life
         return self._boundaries.step(observation[:, 0], reward, game_over, truncated, lost_life=lost_life)
 
+    def picture(self) -> np.ndarray:
+        """Returns the first game's screen, RGB [210, 160, 3]; for those made `with_picture`."""
+        return self._picture[0, -1]
+
     def close(self) -> None:
-        self._environment.close()
+        for environment in (self._environment, self._screen):
+            if environment:
+                environment.close()

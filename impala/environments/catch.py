@@ -6,6 +6,7 @@ are stepped by numpy at once.
 
 import numpy as np
 
+from impala.environments import pictures
 from impala.environments.boundaries import Boundaries
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
@@ -41,6 +42,10 @@ class Catch:
 
     def receive(self) -> Step:
         return self._boundaries.step(self._observe(), self._reward, self._over.copy(), np.zeros_like(self._over))
+
+    def picture(self) -> np.ndarray:
+        """Returns the first environment as RGB [H, W, 3]."""
+        return pictures.of_observation(self._observe()[0])
 
     def close(self) -> None:
         pass

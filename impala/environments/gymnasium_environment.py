@@ -13,11 +13,12 @@ from impala.types import Actions, ArraySpec, Continuous, Discrete, EnvironmentSp
 class Gymnasium:
     """`num_environments` environments in this process, stepped one after another."""
 
-    def __init__(self, name: str, *, num_environments: int):
+    def __init__(self, name: str, *, num_environments: int, with_picture: bool = False):
         self._environment = gymnasium.make_vec(
             name,
             num_envs=num_environments,
             vectorization_mode="sync",
+            **(dict(render_mode="rgb_array") if with_picture else {}),
             vector_kwargs=dict(autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP, copy=True),
         )
         observation, action = self._environment.single_observation_space, self._environment.single_action_space
@@ -42,6 +43,20 @@ class Gymnasium:
     def receive(self) -> Step:
         observation, reward, terminated, truncated, _ = self._result
         return self._boundaries.step(observation.astype(self._dtype), reward, terminated, truncated)
+
+    def picture(self) -> np.ndarray:
+        """Returns the first environment as it draws itself, RGB [H, W, 3]; for those made `with_picture`.
+
+        Raises:
+          RuntimeError: it does not, or lacks a package to do so.
+        """
+        try:
+            pictures = self._environment.render()
+        except gymnasium.error.Error as error:
+            raise RuntimeError(str(error)) from None
+        if pictures is None or pictures[0] is None:
+            raise RuntimeError("it has no render mode rgb_array")
+        return pictures[0]
 
     def close(self) -> None:
         self._environment.close()

@@ -6,6 +6,7 @@ published games have no time limit; here an episode is truncated after 10,000 st
 
 import numpy as np
 
+from impala.environments import pictures
 from impala.environments.boundaries import Boundaries
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
@@ -49,6 +50,10 @@ class MinAtar:
         truncated = (self._length >= _MAX_STEPS) & ~self._terminated
         self._over = self._terminated | truncated
         return self._boundaries.step(self._observe(), self._reward, self._terminated, truncated)
+
+    def picture(self) -> np.ndarray:
+        """Returns the first environment as RGB [H, W, 3]."""
+        return pictures.of_observation(self._observe()[0])
 
     def close(self) -> None:
         pass

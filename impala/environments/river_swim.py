@@ -11,6 +11,7 @@ a correction does to the value shows here: V^μ of a policy that mostly swims le
 
 import numpy as np
 
+from impala.environments import pictures
 from impala.environments.boundaries import Boundaries
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
@@ -56,6 +57,10 @@ class RiverSwim:
 
     def receive(self) -> Step:
         return self._boundaries.step(self._observe(), self._reward, np.zeros_like(self._over), self._over.copy())
+
+    def picture(self) -> np.ndarray:
+        """Returns the first environment as RGB [H, W, 3]."""
+        return pictures.of_observation(self._observe()[0])
 
     def close(self) -> None:
         pass

@@ -2,20 +2,24 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
 from impala.types import Discrete, EnvironmentSpec, Origin
 
 
-def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0):
-    """Makes the configured environments of one task."""
+def make_environment(
+    config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, *, with_picture: bool = False
+):
+    """Makes the configured environments of one task; see `environments.make`."""
     from impala import environments
 
     environment = config.environment
     return environments.make(
         environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
-        action_set=environment.action_set, num_threads=num_threads,
+        action_set=environment.action_set, num_threads=num_threads, with_picture=with_picture,
     )  # fmt: skip
 
 
@@ -125,6 +129,28 @@ def play(
     )  # fmt: skip
     try:
         return episodes.play(environment, policy, num_episodes=num_episodes, seed=seed, should_stop=should_stop)
+    finally:
+        environment.close()
+
+
+def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) -> Iterator[tuple[np.ndarray, float]]:
+    """Plays an episode of a task; yields after every step what a person sees, RGB [H, W, 3], and the score so far."""
+    from impala.acting import policies
+
+    environment = make_environment(config, task=task, with_picture=True)
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, 1, seed=seed, greedy=greedy,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
+    try:
+        step, score = environment.reset(seed), 0.0
+        yield environment.picture(), score
+        while not step.is_last[0]:
+            policy.observe(step)
+            environment.send(policy.decide().action)
+            step = environment.receive()
+            score += float(step.reward[0])
+            yield environment.picture(), score
     finally:
         environment.close()
 
