@@ -1,6 +1,7 @@
 """The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
 import contextlib
+import importlib
 import os
 import sys
 import time
@@ -96,7 +97,6 @@ def train(arguments: list[str]) -> int:
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
     from impala.launching import runs as runs_lib
-    from impala.programs import impala as impala_program
     from impala.programs.run import Run
 
     print(
@@ -106,9 +106,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     print(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory", flush=True)
     if config.replay.fraction:
         print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
-    program = impala_program.make_program(
-        config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
-    )
+    make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
+    program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
     learners = []
     for node in program.groups["learner"][: max(1, config.population.size)]:
         handle = node.create_handle()

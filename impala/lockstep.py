@@ -57,7 +57,7 @@ class Lockstep:
         environments = environments or [
             compose.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]
-        spec = environments[0].spec
+        self._environments, spec = environments, environments[0].spec
         self.spec = spec
         make_network = make_network or functools.partial(compose.make_network, config)
         self.network = make_network(spec)
@@ -81,6 +81,11 @@ class Lockstep:
             )  # fmt: skip
             steps.append(actor.steps(config.seed + task))
         self._steps = actors.interleave(steps)
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+        for environment in self._environments:
+            environment.close()
 
     def _sync_weights(self) -> int:
         self._acting_version = self.learner.num_updates

@@ -145,18 +145,21 @@ class Chunk(NamedTuple):
     logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
-    weights_version: Any  # [] int64, optimizer updates in the weights that acted
+    weights_version: Any  # [] int64, optimizer updates in the weights that acted; [T] where inference is central
     origin: Any  # [6] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) when it was acted
     core_state: Any = ()  # […] float32, before observation[0]; () for feed-forward networks
     is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
 
 
-def chunk_spec(environment: EnvironmentSpec, unroll_length: int, core_state_shape=None) -> Chunk:
+def chunk_spec(
+    environment: EnvironmentSpec, unroll_length: int, core_state_shape=None, *, version_per_step: bool = False
+) -> Chunk:
     """Returns a `Chunk` of `ArraySpec`s for chunks of `unroll_length` transitions.
 
     Args:
       core_state_shape: of one environment; None for feed-forward networks, whose chunks have none.
+      version_per_step: the weights may change within an unroll.
     """
     t = unroll_length
     shape, dtype = environment.observation
@@ -170,7 +173,7 @@ def chunk_spec(environment: EnvironmentSpec, unroll_length: int, core_state_shap
         logits_tm1=ArraySpec((t, environment.actions.num_parameters), np.float32),
         r_t=ArraySpec((t,), np.float32),
         discount_t=ArraySpec((t,), np.float32),
-        weights_version=ArraySpec((), np.int64),
+        weights_version=ArraySpec((t,) if version_per_step else (), np.int64),
         origin=ArraySpec((len(Origin._fields),), np.int64),
         v_behaviour_tm1=ArraySpec((t,), np.float32),
         core_state=() if core_state_shape is None else ArraySpec(tuple(core_state_shape), np.float32),

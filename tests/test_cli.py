@@ -49,7 +49,7 @@ def refused(capsys, *arguments):
          "replay.fraction=0.3 of learner.batch_size=8 is 2.4 chunks; expected a whole number"),
         (["--loss.correction", "leaky_vtrace", "--loss.alpha-rho", "0.9"],
          "loss: alpha_rho=0.9 > alpha_c=0.5; leaky V-trace may expand then; allow_expansion forces it"),
-        (["--environment.name", "Pendulum-v1"], None),  # continuous actions
+        (["--environment.name", "Blackjack-v1"], None),  # observations that are no box
         (["--actor.num-environments", "33"], None),
         (["--num-learners", "3"],
          "learner.num_learners=3 does not divide learner.batch_size: 8 chunks cannot be shared equally; expected a divisor"),

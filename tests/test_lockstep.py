@@ -128,7 +128,7 @@ def test_every_episode_is_told_once():
         while (step := step + lengths[number % len(lengths)]) <= 6 * 15:
             length = lengths[number % len(lengths)]
             score = sum(scripted.reward(n, number, t + 1) for t in range(length))
-            expected.append((score, length, 0, n, (step - 1) // 6))  # the version that acted is the unroll's number
+            expected.append((score, length, 0, n, (step - 1) // 6, 0))  # the version that acted is the unroll's number
             step, number = step + 1, number + 1
     assert sorted(episodes) == sorted(expected)
     # … and with the update that its last step was played for.

@@ -40,9 +40,10 @@ class Actor:
         environments take it: T + 1 times an unroll.
         """
         environment, policy, writer, account = self._environment, self._policy, self._writer, self.account
+        origin = self._origin
         step = environment.reset(seed)
         policy.observe(step)
-        scores = _Scores(environment.num_environments, self._origin)
+        scores = Scores(environment.num_environments, origin.actor, origin.environment, origin.task)
         shape, dtype = environment.spec.actions.array
         action = np.zeros((environment.num_environments, *shape), dtype)
         finished: list[Episode] = []
@@ -65,22 +66,30 @@ class Actor:
                 action, finished = decision.action, scores.add(step, version)
 
 
-class _Scores:
-    """Raw score and length of the running episodes."""
+class Scores:
+    """Raw score and length of the running episodes of an actor's environments, the first of them `first`."""
 
-    def __init__(self, num_environments: int, origin: Origin):
+    def __init__(self, num_environments: int, actor: int, first: int, task: int = 0):
         self._score = np.zeros(num_environments)
         self._length = np.zeros(num_environments, int)
-        self._origin = origin
+        self._actor, self._first, self._task = actor, first, task
 
     def add(self, step: Step, version: int) -> list[Episode]:
-        _, actor, first, _, _, task = self._origin
+        """Counts a step and returns the episodes that it ended."""
         self._score = np.where(step.is_first, 0.0, self._score + step.reward)
         self._length = np.where(step.is_first, 0, self._length + 1)
         return [
-            Episode(float(self._score[i]), int(self._length[i]), actor, first + int(i), version, task)
+            Episode(
+                float(self._score[i]), int(self._length[i]), self._actor, self._first + int(i), version, self._task
+            )
             for i in np.flatnonzero(step.is_last)
         ]
+
+
+def total_fractions(actors: Iterable[Actor]) -> dict[str, float]:
+    """Returns the shares of time of actors that take turns in one thread, each part's added up."""
+    shares = [actor.account.fractions() for actor in actors]
+    return {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}
 
 
 def interleave(loops: Iterable[Iterator[list[Episode]]]) -> Iterator[list[Episode]]:

@@ -29,14 +29,18 @@ class UnrollWriter:
     """Cuts the steps of N environments into N chunks of T transitions and hands them to `sink`.
 
     Consecutive chunks overlap by one observation: what ends one unroll starts the next, so no transition is lost and
-    none is written twice. `core_state_shape` is that of a recurrent network.
+    none is written twice.
+
+    Args:
+      core_state_shape: of a recurrent network.
+      version_per_step: chunks hold the version of each decision, [T], rather than one of the whole unroll.
     """
 
     def __init__(
         self, spec: EnvironmentSpec, num_environments: int, *, unroll_length: int, origin: Origin, sink: Sink,
-        core_state_shape=None,
+        core_state_shape=None, version_per_step: bool = False,
     ):  # fmt: skip
-        self._specs = chunk_spec(spec, unroll_length, core_state_shape)
+        self._specs = chunk_spec(spec, unroll_length, core_state_shape, version_per_step=version_per_step)
         self._n, self._length, self._num_stacked = num_environments, unroll_length, spec.num_stacked
         self._origin, self._sink, self._seq = origin, sink, 0
 
@@ -63,7 +67,9 @@ class UnrollWriter:
 
     def append(self, decision: Decision, step: Step) -> None:
         t, chunk = self._t, self._chunk
-        chunk.a_tm1[:, t], chunk.logits_tm1[:, t], chunk.v_behaviour_tm1[:, t] = decision
+        chunk.a_tm1[:, t], chunk.logits_tm1[:, t], chunk.v_behaviour_tm1[:, t] = decision[:3]
+        if chunk.weights_version.ndim > 1:
+            chunk.weights_version[:, t] = decision.version
         chunk.r_t[:, t], chunk.discount_t[:, t] = step.reward, step.discount
         chunk.observation[:, t + self._num_stacked] = step.observation
         chunk.is_first[:, t + 1] = step.is_first

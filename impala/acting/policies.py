@@ -14,10 +14,12 @@ class Decision(NamedTuple):
     action: np.ndarray  # [N, …]
     logits: np.ndarray  # [N, A] float32, logits of discrete actions; else see `distributions`
     value: np.ndarray  # [N] float32
+    version: Any = ()  # [N] int64, of the weights, where they may change from step to step
 
 
 # (window [k, N, …], is_first [1, N]) → (logits [N, A], value [N]); with a core
-# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (logits, value, core_state)
+# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (logits, value, core_state);
+# and, last, the version [N] where the weights may change from step to step.
 Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
@@ -60,8 +62,8 @@ class Policy:
 
     def decide(self) -> Decision:
         """Chooses an action for the last step observed."""
-        logits, value = self._outputs(self.window, self._is_first)
-        return Decision(self._choose(logits), logits, value)
+        logits, value, *version = self._outputs(self.window, self._is_first)
+        return Decision(self._choose(logits), logits, value, *version)
 
     def _choose(self, logits: np.ndarray) -> np.ndarray:
         if self._greedy:
@@ -88,12 +90,12 @@ class RecurrentPolicy(Policy):
         self._last_reward = step.reward[None]
 
     def decide(self) -> Decision:
-        logits, value, self.core_state = self._outputs(
+        logits, value, self.core_state, *version = self._outputs(
             self.window, self._is_first, self._last_action, self._last_reward, self.core_state
         )
         action = self._choose(logits)
         self._last_action = action[None]
-        return Decision(action, logits, value)
+        return Decision(action, logits, value, *version)
 
 
 def network_outputs(network) -> Outputs:

@@ -54,7 +54,7 @@ def lockstep_rate(config: config_lib.Config, seconds: float) -> float:
     processes.hide_gpus()
     processes.set_tensorflow_threads(1)
     training = lockstep.Lockstep(config)
-    updates, step_frames = training.updates(10**12), training.environment.spec.frames_per_step
+    updates, step_frames = training.updates(10**12), training.spec.frames_per_step
     started = time.perf_counter()
     while time.perf_counter() - started < seconds / 3:
         next(updates)

@@ -156,6 +156,13 @@ class LearnerConfig(_Model):
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
 
+class InferenceConfig(_Model):
+    """Where one network decides for all actors: acting/inference.py."""
+
+    max_environments: Count = 64  # of a batch
+    timeout_seconds: Positive = 0.005  # that the first request of a batch waits for others
+
+
 class EvaluatorConfig(_Model):
     """A process that plays the newest weights now and then; the best are kept beside the latest."""
 
@@ -179,12 +186,13 @@ class PopulationConfig(_Model):
 class Config(_Model):
     """A training run of one program."""
 
-    program: Literal["impala"] = "impala"
+    program: Literal["impala", "seed"] = "impala"  # programs/
     environment: EnvironmentConfig
     network: NetworkConfig = NetworkConfig()
     actor: ActorConfig = ActorConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()
+    inference: InferenceConfig = InferenceConfig()  # seed
     loss: LossConfig = LossConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     population: PopulationConfig = PopulationConfig()
@@ -215,6 +223,8 @@ class Config(_Model):
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
                 "expected a whole number"
             )
+        if self.program == "seed":
+            self._check_one_place()
         num_learners = self.learner.num_learners
         if self.population.size > 1 and num_learners > 1:
             raise ValueError(
@@ -241,6 +251,21 @@ class Config(_Model):
                 "a batch larger than the queue would never fill"
             )
         return self
+
+    def _check_one_place(self) -> None:
+        """What central inference has in one process: one learner, one queue of chunks, one agent."""
+        for key, value, expected in (
+            ("learner.num_learners", self.learner.num_learners, 1), ("population.size", self.population.size, 1),
+            ("replay.fraction", self.replay.fraction, 0.0), ("replay.queue_kind", self.replay.queue_kind, "queue"),
+        ):  # fmt: skip
+            if value != expected:
+                raise ValueError(f"{key}={value}: not with program={self.program}; expected {expected}")
+        num_lane = self.actor.num_environments // self.actor.num_lanes
+        if self.inference.max_environments < num_lane:
+            raise ValueError(
+                f"inference.max_environments={self.inference.max_environments}: a lane asks for {num_lane} "
+                "environments at once; expected that or more"
+            )
 
     def member(self, index: int) -> "Config":
         """Returns the configuration of a member of the population: its seed is its own."""

@@ -49,7 +49,7 @@ def run(config: Config, lag: int) -> dict[str, Any]:
             scores += [episode.score for episode in update.episodes]
     except learners.NonFiniteUpdates:
         status = "diverged"
-    training.environment.close()
+    training.close()
     seconds = time.monotonic() - started
     return {
         "return": _late_mean(frames, scores, config.total_frames),

@@ -119,10 +119,13 @@ class Learner:
 
 
 def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
-    """Returns columns [B] that say what the chunks are."""
+    """Returns columns [B] that say what the chunks are; a version that changes from step to step is averaged."""
+    version = tf.cast(batch.weights_version, tf.float64)
+    if version.shape.rank == 2:
+        version = tf.reduce_mean(version, axis=0)
     return dict(
-        weights_version=batch.weights_version,
-        is_replayed=tf.zeros_like(batch.weights_version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
+        weights_version=version,
+        is_replayed=tf.zeros_like(version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
         task=batch.origin[:, Origin._fields.index("task")],
         num_transitions=tf.reduce_sum(1.0 - tf.cast(batch.is_first[1:], tf.float32), axis=0),
     )

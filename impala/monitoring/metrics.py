@@ -175,7 +175,7 @@ class Monitor:
             self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
             self.updates = updates
             self._losses.append(metrics)
-            self._lags.append(updates - 1 - chunks["weights_version"].astype(int))
+            self._lags.append(updates - 1 - chunks["weights_version"])
             self._is_replayed.append(chunks["is_replayed"] > 0)
             self._tasks.add_update(chunks)
 

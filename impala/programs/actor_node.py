@@ -1,13 +1,10 @@
 """What runs inside an actor's process."""
 
-import time
-
-import numpy as np
-
 from impala.config import Config
-from impala.programs.compose import make_actor, make_environment, make_network
+from impala.programs.compose import lane_seed, make_actor, make_environment, make_network
+from impala.programs.reporter import Reporter
 from impala.programs.run import Run
-from impala.types import EnvironmentSpec, Episode, Origin
+from impala.types import EnvironmentSpec, Origin
 
 
 class ActorNode:
@@ -18,8 +15,6 @@ class ActorNode:
       reports: RPC client of the `LearnerNode` that gathers metrics.
       weights: RPC client of the one that weights are fetched from.
     """
-
-    _REPORT_SECONDS = 1.0
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
         from impala.launching import processes
@@ -68,9 +63,7 @@ class ActorNode:
         return lanes
 
     def _seed(self, lane: int) -> int:
-        """Distinct for every lane of every actor in every launch."""
-        entropy = [self._config.seed, self._run.incarnation, self._index, lane]
-        return int(np.random.SeedSequence(entropy).generate_state(1)[0] % 2**30)
+        return lane_seed(self._config, self._run.incarnation, self._index, lane)
 
     def run(self) -> None:
         from impala.acting import actors
@@ -78,7 +71,7 @@ class ActorNode:
 
         num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
-        report = _Reporter(self._reports, self._index, self._REPORT_SECONDS)
+        report = Reporter(self._reports, self._index)
         for count, episodes in enumerate(actors.interleave(loops)):
             if self._stop.is_set():
                 break
@@ -90,31 +83,6 @@ class ActorNode:
         processes.finish()
 
     def _shares(self) -> dict[str, float]:
-        shares = [actor.account.fractions() for actor in self._lanes]
-        total = {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}
-        return total | {"blocked": self._sink.blocked_fraction()}
+        from impala.acting import actors
 
-
-class _Reporter:
-    """Sends episodes and shares of time to the learner; what was not acknowledged is sent again."""
-
-    def __init__(self, learner, index: int, period_seconds: float):
-        self._learner, self._index, self._period = learner, index, period_seconds
-        self._waiting: list[Episode] = []
-        self._sent: list[Episode] | None = None  # not acknowledged
-        self._future, self._number, self._due = None, -1, time.monotonic() + period_seconds
-
-    def add(self, episodes: list[Episode]) -> None:
-        self._waiting += episodes
-
-    def is_due(self) -> bool:
-        return time.monotonic() > self._due and (self._future is None or self._future.done())
-
-    def send(self, shares: dict[str, float]) -> None:
-        self._due = time.monotonic() + self._period
-        if self._future is not None and self._future.exception() is None:
-            self._sent = None
-        if self._sent is None:  # else the same again under the same number: it may have come through after all
-            self._sent, self._waiting, self._number = self._waiting, [], self._number + 1
-        episodes = [tuple(episode) for episode in self._sent]
-        self._future = self._learner.futures.report(self._index, self._number, shares, episodes)
+        return actors.total_fractions(self._lanes) | {"blocked": self._sink.blocked_fraction()}

@@ -133,6 +133,11 @@ def play(
         environment.close()
 
 
+def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
+    """Returns a seed that is distinct for every lane of every actor in every launch."""
+    return int(np.random.SeedSequence([config.seed, incarnation, actor, lane]).generate_state(1)[0] % 2**30)
+
+
 def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) -> Iterator[tuple[np.ndarray, float]]:
     """Plays an episode of a task; yields after every step what a person sees, RGB [H, W, 3], and the score so far."""
     from impala.acting import policies

@@ -218,18 +218,26 @@ class LearnerNode:
 
         config, address, learner = self._config, self._table.server_address, self._config.learner
         num_fresh, num_replayed = config.num_fresh // learner.num_learners, config.num_replayed // learner.num_learners
-        return datasets.Feeder(
+        return self._feeder_of(
             lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=num_fresh),
             batch_size=num_fresh + num_replayed,
             make_replayed=lambda: datasets.chunks(address, tables.REPLAY, max_in_flight=num_replayed),
             num_replayed=num_replayed,
-            num_prefetched=learner.num_prefetched_batches,
+        )
+
+    def _feeder_of(self, make_chunks, **sizes):
+        from impala.replay import datasets
+
+        config = self._config
+        is_recorded = config.record_chunks and self._index == 0
+        return datasets.Feeder(
+            make_chunks,
+            num_prefetched=config.learner.num_prefetched_batches,
             device=self._device,
             num_updates=lambda: self._learner.num_updates,
-            max_lag=learner.max_lag,
-            record=Recorder(self._run.folder / "chunks", self._config.record_chunks)
-            if self._config.record_chunks and self._index == 0
-            else None,
+            max_lag=config.learner.max_lag,
+            record=Recorder(self._run.folder / "chunks", config.record_chunks) if is_recorded else None,
+            **sizes,
         )
 
     def _queue_fill(self) -> float | None:

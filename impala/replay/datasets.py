@@ -73,18 +73,24 @@ class Deduplicator:
         return True
 
 
-WITHOUT_TIME = {"previous_action", "previous_reward", "weights_version", "origin", "core_state", "is_replayed"}
+WITHOUT_TIME = {"previous_action", "previous_reward", "origin", "core_state", "is_replayed"}
 
 
 def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
     """Stacks B chunks after time: fields become tensors [T, B, …] on `device`, those without time [B, …]."""
     with tf.device(device):
         return Chunk(*(
-            tf.convert_to_tensor(np.stack([*map(np.asarray, field)], axis=0 if name in WITHOUT_TIME else 1))
+            tf.convert_to_tensor(np.stack([*map(np.asarray, field)], axis=_axis_of_chunks(name, field[0])))
             if not isinstance(field[0], tuple)
             else ()
             for name, field in zip(Chunk._fields, zip(*chunks))
         ))  # fmt: skip
+
+
+def _axis_of_chunks(name: str, field) -> int:
+    if name == "weights_version":
+        return np.ndim(field)  # [T] where inference is central
+    return 0 if name in WITHOUT_TIME else 1
 
 
 def marked(chunk: Chunk, *, is_replayed: bool) -> Chunk:
@@ -166,7 +172,7 @@ class Feeder:
         if self._max_lag is None:
             return False
         num_ahead = self._batches.qsize() + 1  # batches that are trained on before this chunk's, one of them just now
-        return self._num_updates() + num_ahead - int(chunk.weights_version) > self._max_lag
+        return self._num_updates() + num_ahead - int(np.min(chunk.weights_version)) > self._max_lag
 
     def _put(self, batch: Chunk) -> None:
         while not self._stopped.is_set():

@@ -109,8 +109,8 @@ MUTATIONS = [
     ("losses/actor_critic.py", "v_t=outputs[1][1:]", "v_t=outputs[1][:-1]"),
     ("losses/actor_critic.py", "is_some_t * tf.stop_gradient(terms.is_trusted(rows))", "is_some_t"),
     ("losses/telemetry.py", "fraction(rho_tm1 > clip_rho)", "fraction(rho_tm1 > clip_c)"),
-    ("losses/telemetry.py", "tf.exp(log_mu) * (log_mu - log_pi)", "tf.exp(log_pi) * (log_pi - log_mu)"),
-    ("losses/telemetry.py", "is_some_t * (1.0 - is_replayed)", "is_some_t"),
+    ("losses/telemetry.py", "kl(rows.mu_tm1, rows.pi_tm1)", "kl(rows.pi_tm1, rows.mu_tm1)"),
+    ("losses/telemetry.py", "is_some_t * (1.0 - rows.is_replayed)", "is_some_t"),
     ("losses/telemetry.py", "exclusive=True", "exclusive=False"),
 ]  # fmt: skip
 

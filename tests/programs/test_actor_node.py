@@ -3,8 +3,8 @@
 import concurrent.futures
 from types import SimpleNamespace
 
-from impala.programs.actor_node import _Reporter
 from impala.programs.learner_node import LearnerNode
+from impala.programs.reporter import Reporter
 from impala.types import Episode
 
 
@@ -39,7 +39,7 @@ def episode(number):
 def test_every_episode_arrives_once_whatever_is_lost():
     for losses in ([], ["reply"], ["request"], ["reply", "reply", "request"], ["request", "reply"]):
         link = Link()
-        reporter = _Reporter(link, 0, period_seconds=0.0)
+        reporter = Reporter(link, 0, period_seconds=0.0)
         told = iter(range(100))
         for loss in [*losses, None, None, "reply", None]:
             link.loses = loss
@@ -53,7 +53,7 @@ def test_every_episode_arrives_once_whatever_is_lost():
 
 def test_nothing_is_sent_while_a_report_is_on_its_way():
     link = Link()
-    reporter = _Reporter(link, 0, period_seconds=0.0)
+    reporter = Reporter(link, 0, period_seconds=0.0)
     link.report = lambda *_: concurrent.futures.Future()
     reporter.send({})
     assert not reporter.is_due()

@@ -1,0 +1,267 @@
+"""One network decides for many actors (GA3C, Babaeizadeh et al. 2016; SEED RL, Espeholt et al. 2019).
+
+    Client: step ──▶ Lanes: Policy, Writer ──▶ Gatherer ──▶ network, one call for all
+            action ◀──────── decision ◀── logits, value ◀──┘
+
+A *lane* is a group of environments that step together. `Lanes` keeps what each remembers, its frames, core state and
+unroll in progress, so that observations cross the network once and a client only steps environments. Whoever keeps that
+himself, as GA3C's agents do, gives his `Policy` a `Gatherer` behind an RPC as its network.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import NamedTuple
+
+import numpy as np
+
+from impala.acting.actors import Scores
+from impala.acting.chunks import Writer
+from impala.acting.policies import Decision, Outputs, Policy
+from impala.types import Episode, Step
+
+
+class LaneId(NamedTuple):
+    """Names a lane, and which life of its client it is in: `life` rises whenever the client starts anew."""
+
+    actor: int
+    first_environment: int
+    life: int
+
+
+class Stopped(Exception):
+    """It was time to stop before the answer came."""
+
+
+class Client:
+    """A policy that decides elsewhere; for an `Actor` whose unrolls are written there too.
+
+    Asks as soon as a step is observed, so that whatever its actor does before it needs the decision takes no time.
+
+    Args:
+      request: (lane, number, *step) → future of a `Decision`'s fields; what is lost on the way it repeats.
+      lane: names the environments.
+      should_stop: asked while an answer is waited for; True raises `Stopped`.
+    """
+
+    _SLICE_SECONDS = 0.2
+    window, core_state = np.zeros(0), ()
+
+    def __init__(self, request: Callable, lane: LaneId, *, should_stop: Callable[[], bool] = lambda: False):
+        self._request, self._lane, self._should_stop = request, lane, should_stop
+        self._number, self._pending = 0, None
+
+    def observe(self, step: Step) -> None:
+        """Sends the step."""
+        self._pending = self._request(tuple(self._lane), self._number, *step)
+        self._number += 1
+
+    def decide(self) -> Decision:
+        """Returns what was decided on the last step observed."""
+        while not futures.wait([self._pending], self._SLICE_SECONDS).done:
+            if self._should_stop():
+                raise Stopped
+        return Decision(*self._pending.result())
+
+
+class NoWriter:
+    """Writes nothing: the unrolls are written where the decisions are made."""
+
+    def start(self, *_) -> None:
+        """See `chunks.Writer`."""
+
+    def append(self, *_) -> None:
+        """See `chunks.Writer`."""
+
+
+class Gatherer:
+    """Is `Outputs` for many threads at once: what they ask for goes through `outputs` as one batch.
+
+    A batch is closed when it is full or when its first caller has waited long enough; while one is computed the next
+    one fills.
+
+    Args:
+      outputs: the network, (window [k, N, …], is_first [1, N], …) → arrays [N, …].
+      max_environments: most N of a batch; a caller's own are never divided.
+      timeout_seconds: that the first caller waits for others.
+    """
+
+    def __init__(self, outputs: Outputs, *, max_environments: int, timeout_seconds: float):
+        if max_environments < 1:
+            raise ValueError(f"max_environments={max_environments}; expected 1 or more")
+        if not timeout_seconds > 0.0:
+            raise ValueError(f"timeout_seconds={timeout_seconds}; expected more than 0, or nobody waits for anybody")
+        self._outputs, self._max, self._timeout = outputs, max_environments, timeout_seconds
+        self._condition, self._computing = threading.Condition(), threading.Lock()
+        self._open: _Batch | None = None
+        self.num_batches = self.num_environments = 0
+
+    def __call__(self, window: np.ndarray, is_first: np.ndarray, *memory: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns this caller's rows of the outputs. Raises what the network raised, in every caller of the batch."""
+        n = is_first.shape[1]
+        with self._condition:
+            if self._open and self._open.size + n > self._max:
+                self._close(self._open)
+            batch, is_leader = self._open, self._open is None
+            if is_leader:
+                batch = self._open = _Batch()
+            start = batch.size
+            batch.requests.append((window, is_first, *memory))
+            batch.size += n
+            if batch.size >= self._max:
+                self._close(batch)
+            if is_leader:
+                self._condition.wait_for(lambda: batch.is_closed, self._timeout)
+        if is_leader:
+            self._compute(batch)
+        batch.done.wait()
+        if batch.error is not None:
+            raise batch.error
+        return tuple(rows[start : start + n] for rows in batch.rows)
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Surrounds a change of the network's weights: no batch is computed meanwhile."""
+        with self._computing:
+            yield
+
+    def _close(self, batch: "_Batch") -> None:
+        batch.is_closed = True
+        if self._open is batch:
+            self._open = None
+        self._condition.notify_all()
+
+    def _compute(self, batch: "_Batch") -> None:
+        try:
+            with self._computing:  # while another batch is computed, this one goes on filling
+                with self._condition:
+                    self._close(batch)
+                # Windows, is_first and what led to an observation have environments second, a core state first.
+                axes = [1, 1, 1, 1, 0]
+                columns = zip(axes, zip(*batch.requests))
+                batch.rows = self._outputs(*(np.concatenate(parts, axis=axis) for axis, parts in columns))
+                self.num_batches += 1
+                self.num_environments += batch.size
+        except BaseException as error:  # whoever waits must hear of it
+            batch.error = error
+        finally:
+            batch.done.set()
+
+
+class _Batch:
+    """Requests on their way through the network together."""
+
+    def __init__(self):
+        self.requests, self.size, self.is_closed = [], 0, False
+        self.done, self.error, self.rows = threading.Event(), None, ()
+
+
+class Refused(ValueError):
+    """A request that would mix two streams of one lane."""
+
+
+class Lanes:
+    """Decides for the lanes of many clients and writes their unrolls; called from a thread for each request.
+
+    Every request is answered once: a client that heard no answer asks again under the same number and gets the same
+    decision, and its step is not counted twice. Where a lane is not known, or its client lives anew, it begins as an
+    episode does, whatever the step says, and the unrolls of the old life are dropped and counted.
+
+    Args:
+      make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that they share.
+      make_writer: (lane, number of environments) → `Writer`.
+      unroll_length: T.
+      on_episodes: takes the episodes that ended.
+    """
+
+    def __init__(
+        self, make_policy: Callable[[LaneId, int], Policy], make_writer: Callable[[LaneId, int], Writer],
+        *, unroll_length: int, on_episodes: Callable[[list[Episode]], None] = lambda episodes: None,
+    ):  # fmt: skip
+        self._make_policy, self._make_writer = make_policy, make_writer
+        self._unroll_length, self._on_episodes = unroll_length, on_episodes
+        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._lock = threading.Lock()
+        self.num_dropped_unrolls = 0
+
+    def step(self, lane: LaneId, number: int, step: Step) -> Decision:
+        """Takes what the last action brought, the first step of a life included, and decides on the next action.
+
+        Args:
+          number: of the request, one more than that of the lane's last.
+
+        Raises:
+          Refused: the lane has a request under way, another number of environments, or is in a later life already.
+        """
+        kept = self._lane(lane, number, len(step.reward))
+        if not kept.busy.acquire(blocking=False):
+            raise Refused(f"{lane}: request {number} while another is under way; expected one at a time")
+        try:
+            decision, episodes = kept.step(number, step)
+        except Refused:
+            raise
+        except BaseException:  # it is not known how far it came: the client's next request begins anew
+            with self._lock:
+                if self._lanes.get(lane[:2]) is kept:
+                    self._drop(lane[:2])
+            raise
+        finally:
+            kept.busy.release()
+        if episodes:
+            self._on_episodes(episodes)
+        return decision
+
+    def _lane(self, lane: LaneId, number: int, num_environments: int) -> "_Lane":
+        with self._lock:
+            kept = self._lanes.get(lane[:2])
+            if kept is not None and lane.life < kept.life:
+                raise Refused(f"{lane}: life {kept.life} of it has begun; expected that or a later one")
+            if kept is not None and lane.life > kept.life:
+                kept = self._drop(lane[:2])
+            if kept is None:
+                policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
+                kept = _Lane(lane, policy, writer, num_environments, number, self._unroll_length)
+                self._lanes[lane[:2]] = kept
+            if num_environments != kept.num_environments:
+                raise Refused(f"{lane}: {num_environments} environments; expected {kept.num_environments} as before")
+        return kept
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
+
+
+class _Lane:
+    """What is remembered of one lane in one life: `Actor.steps`, turned inside out."""
+
+    def __init__(self, lane: LaneId, policy, writer, num_environments: int, number: int, unroll_length: int):
+        self.life, self.num_environments, self.busy = lane.life, num_environments, threading.Lock()
+        self._lane, self._policy, self._writer, self._unroll_length = lane, policy, writer, unroll_length
+        self._scores = Scores(num_environments, lane.actor, lane.first_environment)
+        self._expected, self._t = number, 0
+        self._decision: Decision | None = None
+
+    @property
+    def num_unfinished_unrolls(self) -> int:
+        return self.num_environments if self._t % self._unroll_length else 0
+
+    def step(self, number: int, step: Step) -> tuple[Decision, list[Episode]]:
+        last = self._decision
+        if last is not None and number == self._expected - 1:
+            return last, []  # asked again
+        if number != self._expected:
+            raise Refused(f"{self._lane}: request {number}; expected {self._expected}")
+        if last is None:  # whatever came before is not known here
+            step = step._replace(is_first=np.ones_like(step.is_first), reward=np.zeros_like(step.reward))
+        self._policy.observe(step)
+        episodes = []
+        if last is not None:
+            self._writer.append(last, step)
+            self._t += 1
+            episodes = self._scores.add(step, int(np.max(last.version, initial=0)))
+        if self._t % self._unroll_length == 0:
+            action = 0 if last is None else last.action  # a life begins as an episode: nothing led to it
+            self._writer.start(self._policy.window, step, action, 0, self._policy.core_state)
+        self._decision = self._policy.decide()
+        self._expected += 1
+        return self._decision, episodes

@@ -1,0 +1,166 @@
+"""SEED RL's V-trace agent (Espeholt et al. 2019, arXiv:1910.06591).
+
+    actor 0 ─┐ observations      ┌─ one process, one device ───────────────────────────────┐
+    actor 1 ─┼──────────────────▶│ lanes ─▶ gatherer ─▶ network, one batch for all actors  │
+    actor n ─┘ ◀──────── actions │   └─ unrolls ─▶ queue ─▶ learner: V-trace ─▶ weights ──┘│
+                                 └─────────────────────────────────────────────────────────┘
+
+Actors only step environments: no network, no TensorFlow, no weights to send. The learner's process keeps what the
+policy remembers of every environment and writes the unrolls, so that an observation crosses the network once. Weights
+may change within an unroll; each step knows the version that decided it, and V-trace corrects by the behaviour logits
+of that step.
+
+Differences from the paper: a batch waits for others up to a time-out, where the published code waits for a full one for
+ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
+computed; the loss is IMPALA's, summed; no R2D2 agent.
+"""
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+import numpy as np
+
+from impala.config import Config
+from impala.programs.compose import lane_seed, make_environment, make_network, make_policy
+from impala.programs.evaluator_node import EvaluatorNode
+from impala.programs.learner_node import LearnerNode
+from impala.programs.reporter import Reporter
+from impala.programs.run import Run
+from impala.types import EnvironmentSpec, Origin, Step
+
+_RPC_SECONDS, _SPARE_THREADS = 300.0, 16
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires the learner, which also decides, and `actor.num_actors` actors."""
+    program = lp.Program(config.program)
+    # Every lane may have a request under way, and none may wait for a thread that another one holds.
+    threads = config.actor.num_actors * config.actor.num_lanes + _SPARE_THREADS
+    learner = program.add_node(
+        lp.CourierNode(CentralNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
+    )
+    learner.set_client_kwargs(call_timeout=_RPC_SECONDS)
+    for index in range(config.actor.num_actors):
+        program.add_node(lp.PyClassNode(StepperNode, config, run, index, learner=learner), "actor")
+    if config.evaluator.num_episodes:
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
+    return program
+
+
+class CentralNode(LearnerNode):
+    """A `LearnerNode` that decides for all actors and writes their unrolls. `act` is one more RPC."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run):
+        super().__init__(config, spec, run, table=None)
+        import tensorflow as tf
+
+        from impala.acting import inference, policies
+        from impala.replay.memory import MemoryQueue
+
+        self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
+        with tf.device(self._device):
+            acting = make_network(config, spec)
+        # A copy decides, since an update writes one parameter after the other; it is renewed between two batches.
+        pairs = list(zip(acting.trainable_variables, self._learner.network.trainable_variables, strict=True))
+        self._copy_weights = tf.function(lambda: [mine.assign(theirs) for mine, theirs in pairs], autograph=False)
+        outputs = policies.network_outputs(acting)
+
+        def outputs_and_version(*inputs):
+            arrays = outputs(*inputs)
+            return *arrays, np.full(len(arrays[0]), self._acting_version, np.int64)
+
+        self._gatherer = inference.Gatherer(
+            outputs_and_version, max_environments=config.inference.max_environments,
+            timeout_seconds=config.inference.timeout_seconds,
+        )  # fmt: skip
+        self._renew()
+        self._lanes = inference.Lanes(
+            self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length
+        )
+
+    def _make_policy(self, lane, num_environments: int):
+        index = lane.first_environment // num_environments
+        return make_policy(
+            self._gatherer, self._spec, num_environments, core_state_shape=self._learner.network.core_state_shape,
+            seed=lane_seed(self._config, lane.life, lane.actor, index),
+        )  # fmt: skip
+
+    def _make_writer(self, lane, num_environments: int):
+        from impala.acting import chunks
+
+        task = self._config.task_of(lane.actor, lane.first_environment // num_environments)
+        return chunks.UnrollWriter(
+            self._spec, num_environments, unroll_length=self._config.learner.unroll_length, sink=self._queue,
+            origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, task),
+            core_state_shape=self._learner.network.core_state_shape, version_per_step=True,
+        )  # fmt: skip
+
+    def act(self, lane, number: int, *step) -> tuple:
+        """Takes a step of a lane of environments and returns the fields of a `Decision`."""
+        from impala.acting.inference import LaneId
+
+        return tuple(self._lanes.step(LaneId(*lane), number, Step(*step)))
+
+    def step(self) -> dict[str, float]:
+        """See `LearnerNode`; then renews the weights that decide."""
+        metrics = super().step()
+        if metrics:
+            self._renew()
+        return metrics
+
+    def _renew(self) -> None:
+        with self._gatherer.paused():
+            self._copy_weights()
+            self._acting_version = self._learner.num_updates
+
+    def _make_feeder(self):
+        return self._feeder_of(self._queue.chunks, batch_size=self._config.learner.batch_size)
+
+    def _queue_fill(self) -> float:
+        return self._queue.fill()
+
+
+class StepperNode:
+    """Steps one actor's environments with what the learner's process decides.
+
+    Args:
+      learner: RPC client of the `CentralNode`.
+    """
+
+    def __init__(self, config: Config, run: Run, index: int, *, learner):
+        from impala.acting import actors, inference
+        from impala.launching import processes
+
+        self._stop = processes.prepare("actor", index)
+        self._learner, self._index, self._actors, self._seeds = learner, index, [], []
+        num_lanes = config.actor.num_lanes
+        num_each = config.actor.num_environments // num_lanes
+        num_threads = max(1, config.actor.num_environment_threads // num_lanes)
+        for lane in range(num_lanes):
+            task = config.task_of(index, lane)
+            client = inference.Client(
+                learner.futures.act, inference.LaneId(index, lane * num_each, run.incarnation),
+                should_stop=self._stop.is_set,
+            )  # fmt: skip
+            self._actors.append(actors.Actor(
+                make_environment(config, num_each, num_threads, task), client, inference.NoWriter(), lambda: 0,
+                unroll_length=config.learner.unroll_length,
+                origin=Origin(config.seed, index, lane * num_each, run.incarnation, 0, task),
+            ))  # fmt: skip
+            self._seeds.append(lane_seed(config, run.incarnation, index, lane))
+
+    def run(self) -> None:
+        from impala.acting import actors, inference
+        from impala.launching import processes
+
+        report = Reporter(self._learner, self._index)
+        loops = [actor.steps(seed) for actor, seed in zip(self._actors, self._seeds)]
+        try:
+            for episodes in actors.interleave(loops):
+                if self._stop.is_set():
+                    break
+                report.add(episodes)
+                if report.is_due():
+                    report.send(actors.total_fractions(self._actors))
+        except inference.Stopped:
+            pass
+        processes.finish()

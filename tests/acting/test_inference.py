@@ -1,0 +1,337 @@
+"""Central inference: batches, what is remembered of lanes, requests that are repeated, late, doubled or of another life."""
+
+import concurrent.futures
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from impala.acting import actors, chunks, policies
+from impala.acting.inference import Gatherer, LaneId, Lanes, Refused
+from impala.types import Chunk, Origin
+from tests.acting import scripted
+
+T = 6
+
+
+def doubled(window, is_first, *memory):
+    """A network whose outputs tell whose row they are."""
+    x = window[-1].reshape(window.shape[1], -1)[:, :1].astype(np.float32)
+    return np.tile(x, (1, 3)), 2 * x[:, 0], *(m + 1 for m in memory[2:])
+
+
+def ask(gatherer, value, n=4):
+    window = np.full((1, n, 2), value, np.float32) + np.arange(n, dtype=np.float32)[None, :, None] / 10
+    return gatherer(window, np.zeros((1, n), bool))
+
+
+# --- Gatherer
+
+
+def test_everyone_gets_his_own_rows_of_one_batch():
+    sizes = []
+
+    def network(window, is_first):
+        sizes.append(window.shape[1])
+        return doubled(window, is_first)
+
+    gatherer = Gatherer(network, max_environments=32, timeout_seconds=5.0)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda i: ask(gatherer, i), range(8)))
+    assert sizes == [32]
+    for i, (logits, value) in enumerate(answers):
+        np.testing.assert_allclose(logits, np.tile(i + np.arange(4)[:, None] / 10, (1, 3)), rtol=1e-6)
+        np.testing.assert_allclose(value, 2 * (i + np.arange(4) / 10), rtol=1e-6)
+
+
+def test_fewer_than_a_batch_go_when_their_time_is_out():
+    gatherer = Gatherer(doubled, max_environments=64, timeout_seconds=0.2)
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: ask(gatherer, i), range(2)))
+    assert 0.15 < time.monotonic() - started < 2.0
+    assert (gatherer.num_batches, gatherer.num_environments) == (1, 8)
+
+
+def test_a_slow_client_delays_nobody_beyond_the_timeout():
+    gatherer = Gatherer(doubled, max_environments=8, timeout_seconds=0.1)
+    started = time.monotonic()
+    ask(gatherer, 1)  # the other four environments never ask
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_request_is_never_divided_and_never_refused_for_its_size():
+    sizes = []
+
+    def network(window, is_first):
+        sizes.append(window.shape[1])
+        return doubled(window, is_first)
+
+    gatherer = Gatherer(network, max_environments=6, timeout_seconds=0.05)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: ask(gatherer, i, 4), range(4)))
+    ask(gatherer, 1, 9)
+    assert sizes == [4, 4, 4, 4, 9]
+
+
+def test_the_next_batch_fills_while_one_is_computed():
+    sizes, entered, go_on = [], threading.Event(), threading.Event()
+
+    def network(window, is_first):
+        sizes.append(window.shape[1])
+        entered.set()
+        assert go_on.wait(10)
+        return doubled(window, is_first)
+
+    gatherer = Gatherer(network, max_environments=64, timeout_seconds=0.01)
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        first = pool.submit(ask, gatherer, 0)
+        assert entered.wait(10)
+        others = [pool.submit(ask, gatherer, i) for i in range(1, 5)]
+        time.sleep(0.3)  # thirty time-outs
+        go_on.set()
+        for future in [first, *others]:
+            future.result(10)
+    assert sizes == [4, 16]
+
+
+def test_what_the_network_raises_reaches_everyone_and_the_next_batch_is_computed():
+    calls = []
+
+    def network(window, is_first):
+        calls.append(1)
+        if len(calls) == 1:
+            raise FloatingPointError("once")
+        return doubled(window, is_first)
+
+    gatherer = Gatherer(network, max_environments=8, timeout_seconds=5.0)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(ask, gatherer, i) for i in range(2)]
+        assert all(isinstance(future.exception(10), FloatingPointError) for future in futures)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(lambda i: ask(gatherer, i), range(2)))) == 2
+
+
+@pytest.mark.parametrize(
+    "numbers, words",
+    [(dict(max_environments=0, timeout_seconds=1.0), "max_environments=0; expected 1 or more"),
+     (dict(max_environments=8, timeout_seconds=0.0), "timeout_seconds=0.0; expected more than 0")],
+)  # fmt: skip
+def test_numbers_without_a_meaning_are_refused(numbers, words):
+    with pytest.raises(ValueError, match=words):
+        Gatherer(doubled, **numbers)
+
+
+# --- Lanes
+
+SCRIPTS = [[(3, "terminated"), (9, "truncated")], [(5, "both")], [(40, "terminated")]]
+
+
+def make_environment():
+    return scripted.Scripted(SCRIPTS, shape=(2,), num_stacked=3)
+
+
+class Network:
+    """Logits that tell what was seen, and a version that rises with every call."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, window, is_first, *memory):
+        self.num_calls += 1
+        logits = np.stack([plane[:, 0] for plane in window.astype(np.float32)], axis=1)  # [N, k]: k actions
+        version = np.full(len(logits), self.num_calls, np.int64)
+        return logits, logits.sum(1), version
+
+
+def make_lanes(unrolls, *, network=None, on_episodes=lambda episodes: None):
+    spec = make_environment().spec
+    network = network or Network()
+
+    def make_writer(lane, n):
+        origin = Origin(0, lane.actor, lane.first_environment, lane.life, 0)
+        return chunks.UnrollWriter(
+            spec, n, unroll_length=T, origin=origin, sink=unrolls.append, version_per_step=True
+        )
+
+    return Lanes(
+        lambda lane, n: policies.Policy(network, spec, n, seed=1), make_writer, unroll_length=T, on_episodes=on_episodes
+    )
+
+
+LANE = LaneId(actor=2, first_environment=10, life=1)
+
+
+def play(lanes, num_steps, *, lane=LANE, environment=None, step=None, number=0):
+    """A client: steps its environments with what the lanes decide. Returns where it stands."""
+    environment = environment or make_environment()
+    step = environment.reset(0) if step is None else step
+    for _ in range(num_steps):
+        environment.send(lanes.step(lane, number, step).action)
+        step, number = environment.receive(), number + 1
+    return environment, step, number
+
+
+def test_unrolls_are_those_of_an_actor_with_a_policy_of_its_own():
+    central, local, episodes = [], [], []
+    play(make_lanes(central, on_episodes=episodes.extend), 5 * T + 1)
+    environment, network = make_environment(), Network()
+    loop = actors.Actor(
+        environment, policies.Policy(lambda *x: network(*x)[:2], environment.spec, 3, seed=1),
+        chunks.UnrollWriter(
+            environment.spec, 3, unroll_length=T, origin=Origin(0, 2, 10, 1, 0), sink=local.append
+        ),
+        lambda: 0, unroll_length=T, origin=Origin(0, 2, 10, 1, 0),
+    ).steps(0)  # fmt: skip
+    ended = []
+    while len(local) < 5:
+        ended += next(loop)
+    assert len(central) == 5
+    for ours, theirs in zip(central, local):
+        for one, other in zip(ours, theirs):
+            for name in set(Chunk._fields) - {"weights_version", "core_state", "is_replayed"}:
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert [e[:4] for e in episodes] == [e[:4] for e in ended][: len(episodes)] and len(episodes) >= 8
+
+
+def test_every_step_has_the_version_of_the_weights_that_decided_it():
+    unrolls = []
+    play(make_lanes(unrolls), 2 * T + 1)
+    assert unrolls[0][0].weights_version.tolist() == [1, 2, 3, 4, 5, 6]
+    assert unrolls[1][2].weights_version.tolist() == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_request_that_is_repeated_is_answered_alike_and_counted_once():
+    once, twice = [], []
+    play(make_lanes(once), 3 * T + 1)
+    lanes, environment = make_lanes(twice), make_environment()
+    step = environment.reset(0)
+    for number in range(3 * T + 1):
+        decision = lanes.step(LANE, number, step)
+        again = lanes.step(LANE, number, step)
+        assert again is decision
+        environment.send(decision.action)
+        step = environment.receive()
+    for ours, theirs in zip(once, twice, strict=True):
+        for one, other in zip(ours, theirs):
+            np.testing.assert_array_equal(one.r_t, other.r_t)
+            np.testing.assert_array_equal(one.a_tm1, other.a_tm1)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 5, 6])
+def test_a_request_out_of_turn_is_refused_and_changes_nothing(wrong):
+    unrolls = []
+    lanes = make_lanes(unrolls)
+    environment, step, number = play(lanes, 5)
+    if wrong == 5:  # in turn
+        return
+    with pytest.raises(Refused, match=rf"request {wrong}; expected 5"):
+        lanes.step(LANE, wrong, step)
+    play(lanes, 2 * T, environment=environment, step=step, number=number)
+    expected = []
+    play(make_lanes(expected), 5 + 2 * T)
+    np.testing.assert_array_equal(unrolls[-1][0].observation, expected[-1][0].observation)
+
+
+def test_a_new_life_never_meets_the_old_one_in_an_unroll():
+    unrolls = []
+    lanes = make_lanes(unrolls)
+    play(lanes, T + 3)  # in the midst of its second unroll
+    environment, step, number = play(lanes, T + 1, lane=LANE._replace(life=2))
+    assert lanes.num_dropped_unrolls == 3
+    assert [unroll[0].origin[3] for unroll in unrolls] == [1, 2]
+    first_frames = np.unique(unrolls[1][0].observation[:2])
+    assert first_frames.tolist() == [0], "older frames than the life's first are zero"
+    with pytest.raises(Refused, match="life 2 of it has begun; expected that or a later one"):
+        lanes.step(LANE, T + 3, step)
+    play(lanes, 1, lane=LANE._replace(life=2), environment=environment, step=step, number=number)
+
+
+def test_after_a_restart_of_the_server_a_lane_goes_on_as_if_an_episode_began():
+    unrolls = []
+    environment, step, number = play(make_lanes([]), 2)
+    assert not step.is_first.any()
+    play(make_lanes(unrolls), T + 1, environment=environment, step=step, number=number)
+    assert unrolls[0][0].is_first[0] and not unrolls[0][0].observation[:2].any() and unrolls[0][0].observation[2].any()
+    assert unrolls[0][0].previous_reward == 0.0
+
+
+def test_another_number_of_environments_is_refused():
+    lanes = make_lanes([])
+    _, step, number = play(lanes, 2)
+    fewer = step._replace(**{name: getattr(step, name)[:2] for name in step._fields})
+    with pytest.raises(Refused, match="2 environments; expected 3 as before"):
+        lanes.step(LANE, number, fewer)
+
+
+def test_two_requests_of_a_lane_at_once_are_refused():
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(Network):
+        def __call__(self, *inputs):
+            entered.set()
+            assert go_on.wait(10)
+            return super().__call__(*inputs)
+
+    lanes, step = make_lanes([], network=Slow()), make_environment().reset(0)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lanes.step, LANE, 0, step)
+        assert entered.wait(10)
+        with pytest.raises(Refused, match="request 0 while another is under way"):
+            lanes.step(LANE, 0, step)
+        go_on.set()
+        assert first.result(10).action.shape == (3,)
+
+
+def test_a_lane_whose_decision_failed_begins_anew():
+    class Failing(Network):
+        def __call__(self, *inputs):
+            if self.num_calls == T + 2:
+                self.num_calls += 1
+                raise FloatingPointError("once")
+            return super().__call__(*inputs)
+
+    unrolls = []
+    lanes = make_lanes(unrolls, network=Failing())
+    environment, step, number = play(lanes, T + 2)
+    with pytest.raises(FloatingPointError):
+        lanes.step(LANE, number, step)
+    assert lanes.num_dropped_unrolls == 3
+    play(lanes, T + 1, environment=environment, step=step, number=number)
+    assert len(unrolls) == 2 and unrolls[1][0].is_first[0]
+
+
+def test_many_clients_get_their_own_answers_in_order():
+    """16 lanes in threads of their own through one gatherer; every unroll is what its lane alone would have written."""
+    together, lock = {}, threading.Lock()
+
+    def keep(unroll):
+        with lock:
+            together.setdefault(int(unroll[0].origin[1]), []).append(unroll)
+
+    def network(window, is_first):
+        return Network()(window, is_first)[:2]
+
+    spec = make_environment().spec
+    gatherer = Gatherer(network, max_environments=24, timeout_seconds=0.005)
+
+    def make_writer(lane, n):
+        return chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=keep)
+
+    lanes = Lanes(lambda lane, n: policies.Policy(gatherer, spec, n, seed=lane.actor), make_writer, unroll_length=T)
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda i: play(lanes, 10 * T + 1, lane=LaneId(i, 0, 1)), range(16)))
+    assert gatherer.num_environments == 16 * 3 * (10 * T + 1) and gatherer.num_batches < 16 * (10 * T + 1) / 2
+    for actor in range(16):
+        alone = []
+        single = Lanes(
+            lambda lane, n: policies.Policy(network, spec, n, seed=lane.actor),
+            lambda lane, n: chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=alone.append),
+            unroll_length=T,
+        )  # fmt: skip
+        play(single, 10 * T + 1, lane=LaneId(actor, 0, 1))
+        for ours, theirs in zip(together[actor], alone, strict=True):
+            for one, other in zip(ours, theirs):
+                np.testing.assert_array_equal(one.a_tm1, other.a_tm1)
+                np.testing.assert_array_equal(one.observation, other.observation)

@@ -1,0 +1,69 @@
+"""SEED RL through real processes: it learns, resumes, and hears signals; what central inference refuses."""
+
+import pytest
+
+from impala import config as config_lib
+from tests.programs import running
+from tests.programs.running import ENDLESS, is_training, press_ctrl_c, rows, start, survivors, wait_for
+
+SEED = ["train", "--config", "configs/seed_catch.yaml"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "seed"
+    return folder, running.run(*SEED, "--run", folder, "--record-chunks", 5)
+
+
+def test_learns_catch_and_ends_by_itself(finished):
+    folder, result = finished
+    assert result.returncode == 0, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["return_mean"]) >= 0.9
+    assert (last["duplicate_chunks"], last["missing_chunks"], last["skipped_updates"]) == ("0", "0", "0")
+    assert 0 < float(last["lag_mean"]) < 20
+
+
+def test_actors_do_without_tensorflow(finished):
+    folder, _ = finished
+    assert float(rows(folder)[-1]["rss_actors_mb"]) < 300, "importing TensorFlow alone takes 420 MB"
+
+
+def test_chunks_know_the_version_of_every_step(finished):
+    import numpy as np
+
+    folder, _ = finished
+    chunks = [np.load(path) for path in sorted((folder / "chunks").glob("*.npz"))]
+    assert len(chunks) == 5 and all(chunk["weights_version"].shape == (20,) for chunk in chunks)
+    assert all((np.diff(chunk["weights_version"]) >= 0).all() for chunk in chunks)
+
+
+def test_ctrl_c_ends_in_order_and_it_resumes(tmp_path):
+    folder = tmp_path / "run"
+    process = start(*SEED, *ENDLESS, "--run", folder)
+    wait_for(lambda: is_training(folder), 60, "training")
+    press_ctrl_c(process)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert not survivors(process)
+    before = rows(folder)[-1]
+    result = running.run(*SEED, "--run", folder, "--total-frames", int(before["frames"]) + 20_000, "--target-return", 2)
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    assert int(rows(folder)[-1]["updates"]) > int(before["updates"])
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=seed; expected 1"),
+        ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=seed; expected 0.0"),
+        ({"population.size": 2}, "population.size=2: not with program=seed; expected 1"),
+        ({"inference.max_environments": 8}, "inference.max_environments=8: a lane asks for 16 environments at once"),
+        ({"inference.max_environments": 0}, "inference.max_environments: got 0; input should be greater than or equal to 1"),
+        ({"inference.timeout_seconds": 0.0}, "inference.timeout_seconds: got 0.0; input should be greater than 0"),
+    ],
+)
+def test_what_central_inference_cannot_do_is_refused(overrides, words):
+    with pytest.raises(config_lib.ConfigError) as caught:
+        config_lib.load("configs/seed_catch.yaml", overrides)
+    assert words in str(caught.value)

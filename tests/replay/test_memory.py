@@ -1,0 +1,51 @@
+"""The queue within a process: order, back-pressure, stopping."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from impala.replay.memory import MemoryQueue
+
+
+def test_every_chunk_comes_out_once_and_in_order():
+    queue, seen = MemoryQueue(3), []
+    writer = threading.Thread(target=lambda: [queue([2 * i, 2 * i + 1]) for i in range(50)], daemon=True)
+    writer.start()
+    for chunk in itertools.islice(queue.chunks(), 100):
+        seen.append(chunk)
+        assert queue.fill() <= 1.0
+    writer.join(5)
+    assert seen == list(range(100)) and not writer.is_alive()
+
+
+def test_full_it_holds_the_writer_back():
+    queue = MemoryQueue(2)
+    queue([0, 1])
+    assert queue.fill() == 1.0
+    queue.blocked_fraction()
+    writer = threading.Thread(target=queue, args=([2],), daemon=True)
+    writer.start()
+    time.sleep(0.3)
+    assert writer.is_alive()
+    assert next(queue.chunks()) == 0
+    writer.join(5)
+    assert not writer.is_alive() and queue.blocked_fraction() > 0.5
+    assert queue.blocked_fraction() == 0.0
+
+
+def test_a_writer_that_waits_hears_the_stop():
+    stop = threading.Event()
+    full = MemoryQueue(1, should_stop=stop.is_set)
+    full([0])
+    writer = threading.Thread(target=full, args=([1],), daemon=True)
+    writer.start()
+    stop.set()
+    writer.join(3)
+    assert not writer.is_alive()
+
+
+def test_a_size_without_room_is_refused():
+    with pytest.raises(ValueError, match="size=0; expected 1 or more chunks"):
+        MemoryQueue(0)
