@@ -144,11 +144,10 @@ def test_impact_resumes_with_its_target_network(tmp_path):
     assert run(*CATCH, *options, "--total-frames", 15_000).returncode == 0
     online, target = kernels()
     assert abs(online - target).max() > 1e-3
-    result = run(*CATCH, *options, "--total-frames", 30_000)
+    result = run(*CATCH, *options, "--total-frames", 20_000)
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     later, same = kernels()
     assert (same == target).all() and abs(later - online).max() > 1e-3
-    assert run("evaluate", folder, "--episodes", 4).returncode == 0
 
 
 def test_evaluate_and_plot(finished):
@@ -228,7 +227,7 @@ def test_ctrl_c_while_it_starts(tmp_path):
     assert survivors(process) == []
 
 
-@pytest.mark.parametrize("seconds", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
 def test_ctrl_c_at_any_time_leaves_nothing_running(tmp_path, seconds):
     """Before, during and after the launch: the folder is free again and no node trains unattended."""
     process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")

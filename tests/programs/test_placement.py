@@ -17,7 +17,8 @@ with tf.device("/CPU:1"):
     learner = make_learner(config, network)
 batch = next(lockstep.Lockstep(config).updates()).batch
 def column(name, field, i):
-    return field if isinstance(field, tuple) else field[i] if name in datasets.WITHOUT_TIME else field[:, i]
+    without_time = datasets.WITHOUT_TIME | {"weights_version"}
+    return field if isinstance(field, tuple) else field[i] if name in without_time else field[:, i]
 chunks = [type(batch)(*(column(n, f, i) for n, f in zip(batch._fields, batch))) for i in range(8)]
 batches = iter([chunks])
 feeder = datasets.Feeder(lambda: iter(chunks), batch_size=8, device="/CPU:1")

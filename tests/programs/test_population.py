@@ -129,10 +129,10 @@ def test_a_population_evolves_and_resumes(tmp_path):
     folder = tmp_path / "run"
     command = [
         *running.CATCH, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
-        "--population.period-episodes", 300, "--population.threshold", 0.02, "--checkpoint-period-seconds", 1,
+        "--population.period-episodes", 200, "--population.threshold", 0.02, "--checkpoint-period-seconds", 1,
         "--target-return", 2,
     ]  # fmt: skip
-    for frames in (60_000, 90_000):
+    for frames in (25_000, 40_000):
         result = running.run(*command, "--total-frames", frames, timeout=300)
         assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     seeds = [config_lib.load(folder / f"member_{index}" / "config.yaml").seed for index in range(2)]
@@ -140,17 +140,15 @@ def test_a_population_evolves_and_resumes(tmp_path):
     for index in range(2):
         evolutions = read_csv(folder / f"member_{index}" / "population.csv")
         assert len(evolutions) >= 3 and all(e["other"] == str(1 - index) for e in evolutions)
-        assert all(b >= a + 300 for a, b in zip(*[[int(e["episodes"]) for e in evolutions][i:] for i in (0, 1)]))
+        assert all(b >= a + 200 for a, b in zip(*[[int(e["episodes"]) for e in evolutions][i:] for i in (0, 1)]))
         assert len({e["learning_rate"] for e in evolutions} | {e["entropy_cost"] for e in evolutions}) > 1
         rows = read_csv(folder / f"member_{index}" / "metrics.csv")
-        assert int(rows[-1]["frames"]) >= 90_000
+        assert int(rows[-1]["frames"]) >= 40_000
         late = [row for row in rows if int(row["frames"]) > int(evolutions[-1]["frames"])]
         if late:  # what the optimizer was given is what evolved
             schedule = 0.01
             assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
     refused = running.run("evaluate", folder)
     assert refused.returncode == 2 and "expected one of its members" in refused.stderr
-    played = running.run("evaluate", folder / "member_1", "--episodes", 20)
-    assert played.returncode == 0 and "20 sampled episodes" in played.stdout
-    changed = running.run(*command, "--total-frames", 90_000, "--population.size", 3)
+    changed = running.run(*command, "--total-frames", 40_000, "--population.size", 3)
     assert changed.returncode == 2 and "population.size: was 2, is 3; cannot change on resume" in changed.stderr

@@ -65,7 +65,7 @@ def test_ctrl_c_ends_both_with_a_checkpoint(tmp_path):
     assert survivors(process) == []
 
 
-@pytest.mark.parametrize("name, by", [("learner/0", signal.SIGKILL), ("learner/1", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
+@pytest.mark.parametrize("name, by", [("learner/0", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
 def test_a_learner_that_dies_or_freezes_ends_the_group(tmp_path, name, by):
     process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
     wait_for(lambda: is_training(tmp_path / "run"), 90, "the run trains")

@@ -61,26 +61,25 @@ def test_the_full_action_set_unites_games():
     assert spec.actions.num_actions == 18 and spec.name == ", ".join(GAMES)
 
 
-def test_a_run_of_three_games(tmp_path):
-    """In processes: equal shares of frames, a row for each task, PopArt's moments kept over a resume, evaluation."""
-    command = [
-        "train", "--environment.name", f"[{', '.join(GAMES)}]", "--run", tmp_path / "run",
+def test_a_run_of_two_games(tmp_path):
+    """In processes: equal shares of frames, a row for each task, and an evaluation of both."""
+    games = ["atari:space_invaders", "atari:breakout"]  # soon over
+    result = running.run(
+        "train", "--environment.name", f"[{', '.join(games)}]", "--run", tmp_path / "run",
         "--environment.action-set", "full", "--loss.popart", "true", "--loss.reward-clipping", "none",
-        "--actor.num-environments", 12, "--actor.num-lanes", 3, "--learner.batch-size", 6, "--log-period-seconds", 1,
-    ]  # fmt: skip
-    for frames in (40_000, 60_000):
-        result = running.run(*command, "--total-frames", frames)
-        assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+        "--actor.num-environments", 8, "--actor.num-lanes", 2, "--learner.batch-size", 4, "--log-period-seconds", 1,
+        "--total-frames", 20_000,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     rows = read_csv(tmp_path / "run" / "tasks.csv")
-    assert [row["environment"] for row in rows[-3:]] == GAMES
-    frames = np.array([int(row["frames"]) for row in rows[-3:]])
+    assert [row["environment"] for row in rows[-2:]] == games
+    frames = np.array([int(row["frames"]) for row in rows[-2:]])
     # Equal within 1 % of the run, or within the chunks of a round: episodes that end mask a transition each.
-    assert frames.sum() == int(read_csv(tmp_path / "run" / "metrics.csv")[-1]["frames"]) >= 60_000
+    assert frames.sum() == int(read_csv(tmp_path / "run" / "metrics.csv")[-1]["frames"]) >= 20_000
     assert np.ptp(frames) <= max(0.01 * frames.sum(), 2 * 4 * 20 * 4), frames
-    episodes = read_csv(tmp_path / "run" / "episodes.csv")
-    assert "2" in {row["task"] for row in episodes}, "games of Breakout are over soon"
-    evaluated = running.run("evaluate", tmp_path / "run", "--episodes", 2)
+    assert "1" in {row["task"] for row in read_csv(tmp_path / "run" / "episodes.csv")}
+    evaluated = running.run("evaluate", tmp_path / "run", "--episodes", 1)
     assert evaluated.returncode == 0, evaluated.stderr[-2000:]
-    assert all(f"{name}: " in evaluated.stdout for name in GAMES) and "human-normalised: median" in evaluated.stdout
+    assert all(f"{name}: " in evaluated.stdout for name in games) and "human-normalised: median" in evaluated.stdout
     written = read_csv(tmp_path / "run" / "evaluations.csv")
-    assert [row["environment"] for row in written] == GAMES and all(row["human_normalised"] for row in written)
+    assert [row["environment"] for row in written] == games and all(row["human_normalised"] for row in written)
