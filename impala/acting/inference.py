@@ -28,6 +28,7 @@ class LaneId(NamedTuple):
     actor: int
     first_environment: int
     life: int
+    task: int = 0
 
 
 class Stopped(Exception):
@@ -237,7 +238,7 @@ class _Lane:
     def __init__(self, lane: LaneId, policy, writer, num_environments: int, number: int, unroll_length: int):
         self.life, self.num_environments, self.busy = lane.life, num_environments, threading.Lock()
         self._lane, self._policy, self._writer, self._unroll_length = lane, policy, writer, unroll_length
-        self._scores = Scores(num_environments, lane.actor, lane.first_environment)
+        self._scores = Scores(num_environments, lane.actor, lane.first_environment, lane.task)
         self._expected, self._t = number, 0
         self._decision: Decision | None = None
 

@@ -188,6 +188,11 @@ class Monitor:
         """Counts finished episodes and an actor's shares of time since its last report."""
         with self._lock:
             self._actor_shares.append(shares)
+        self.add_episodes(episodes)
+
+    def add_episodes(self, episodes: list[Episode]) -> None:
+        """Counts finished episodes."""
+        with self._lock:
             self.num_episodes += len(episodes)
             self._scores.extend(episode.score for episode in episodes)
             self._tasks.add_episodes(episodes)

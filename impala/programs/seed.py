@@ -74,8 +74,9 @@ class CentralNode(LearnerNode):
         )  # fmt: skip
         self._renew()
         self._lanes = inference.Lanes(
-            self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length
-        )
+            self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length,
+            on_episodes=self._monitor.add_episodes,
+        )  # fmt: skip
 
     def _make_policy(self, lane, num_environments: int):
         index = lane.first_environment // num_environments
@@ -87,10 +88,9 @@ class CentralNode(LearnerNode):
     def _make_writer(self, lane, num_environments: int):
         from impala.acting import chunks
 
-        task = self._config.task_of(lane.actor, lane.first_environment // num_environments)
         return chunks.UnrollWriter(
             self._spec, num_environments, unroll_length=self._config.learner.unroll_length, sink=self._queue,
-            origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, task),
+            origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, lane.task),
             core_state_shape=self._learner.network.core_state_shape, version_per_step=True,
         )  # fmt: skip
 
@@ -138,13 +138,12 @@ class StepperNode:
         for lane in range(num_lanes):
             task = config.task_of(index, lane)
             client = inference.Client(
-                learner.futures.act, inference.LaneId(index, lane * num_each, run.incarnation),
+                learner.futures.act, inference.LaneId(index, lane * num_each, run.incarnation, task),
                 should_stop=self._stop.is_set,
             )  # fmt: skip
             self._actors.append(actors.Actor(
                 make_environment(config, num_each, num_threads, task), client, inference.NoWriter(), lambda: 0,
                 unroll_length=config.learner.unroll_length,
-                origin=Origin(config.seed, index, lane * num_each, run.incarnation, 0, task),
             ))  # fmt: skip
             self._seeds.append(lane_seed(config, run.incarnation, index, lane))
 
@@ -155,10 +154,9 @@ class StepperNode:
         report = Reporter(self._learner, self._index)
         loops = [actor.steps(seed) for actor, seed in zip(self._actors, self._seeds)]
         try:
-            for episodes in actors.interleave(loops):
+            for _ in actors.interleave(loops):  # episodes are counted where the decisions are made
                 if self._stop.is_set():
                     break
-                report.add(episodes)
                 if report.is_due():
                     report.send(actors.total_fractions(self._actors))
         except inference.Stopped:

@@ -38,6 +38,16 @@ def test_chunks_know_the_version_of_every_step(finished):
     assert all((np.diff(chunk["weights_version"]) >= 0).all() for chunk in chunks)
 
 
+def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
+    from impala.monitoring.logs import read_csv
+
+    folder, _ = finished
+    episodes, last = read_csv(folder / "episodes.csv"), rows(folder)[-1]
+    assert len(episodes) >= int(last["episodes"]) > 100
+    versions = [int(episode["weights_version"]) for episode in episodes]
+    assert versions[-1] > int(last["updates"]) / 2 and {episode["environment"] for episode in episodes} == set(map(str, range(32)))
+
+
 def test_ctrl_c_ends_in_order_and_it_resumes(tmp_path):
     folder = tmp_path / "run"
     process = start(*SEED, *ENDLESS, "--run", folder)
