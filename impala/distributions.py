@@ -1,10 +1,10 @@
-"""From a network's numbers to a distribution over actions: what policies draw from and losses differentiate.
+"""From a network's numbers to a distribution over actions: what losses differentiate and `sampling` draws from.
 
     Discrete(A)         Categorical     logits [..., A]
     MultiDiscrete(A_k)  Categoricals    logits of independent dimensions side by side, [..., Σ A_k]
     Continuous(D)       Gaussian        mean and raw scale of independent dimensions side by side, [..., 2 D]
 
-A network gives *parameters*; losses work on *normalised* ones, which `normalise` makes. Policies draw with NumPy.
+A network gives *parameters*; losses work on *normalised* ones, which `normalise` makes.
 """
 
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala.sampling import SMALLEST_SCALE
 from impala.types import Actions, Continuous, Discrete, MultiDiscrete
 
 
@@ -30,12 +31,6 @@ class Distribution(Protocol):
     def kl(self, p: tf.Tensor, q: tf.Tensor) -> tf.Tensor:
         """Returns KL(p ‖ q), [...]."""
 
-    def sample(self, parameters: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """Draws actions [N, …] from parameters [N, num_parameters] as the network gave them."""
-
-    def mode(self, parameters: np.ndarray) -> np.ndarray:
-        """Returns the most probable actions [N, …]."""
-
 
 class Categorical:
     """p(a) ∝ exp(logits[a]); normalised parameters are the log-probabilities of all actions."""
@@ -52,13 +47,6 @@ class Categorical:
     def kl(self, p, q):
         return tf.reduce_sum(tf.exp(p) * (p - q), axis=-1)
 
-    def sample(self, parameters, random):
-        # argmax(logits + Gumbel noise) is a sample of the softmax (Gumbel 1954).
-        return self.mode(parameters + random.gumbel(size=parameters.shape))
-
-    def mode(self, parameters):
-        return np.argmax(parameters, axis=-1).astype(np.int32)
-
 
 class Categoricals(Categorical):
     """Independent categoricals: log-probabilities, entropies and divergences add up."""
@@ -74,10 +62,6 @@ class Categoricals(Categorical):
         pairs = zip(tf.split(p, self._sizes, axis=-1), tf.unstack(action, axis=-1))
         return tf.add_n([super(Categoricals, self).log_probability(p_k, action_k) for p_k, action_k in pairs])
 
-    def mode(self, parameters):
-        parts = np.split(parameters, np.cumsum(self._sizes)[:-1], axis=-1)
-        return np.stack([super(Categoricals, self).mode(logits) for logits in parts], axis=-1)
-
 
 class Gaussian:
     """N(mean, σ²) in each dimension, σ = softplus(raw + softplus⁻¹(1)) + 10⁻³: near 1 where a network says 0.
@@ -85,11 +69,9 @@ class Gaussian:
     Normalised parameters are mean and log σ. Environments clip an action to [−1, 1]; its density is that before.
     """
 
-    _SMALLEST_SCALE = 1e-3
-
     def normalise(self, parameters):
         mean, raw = tf.split(parameters, 2, axis=-1)
-        scale = tf.nn.softplus(raw + float(np.log(np.e - 1.0))) + self._SMALLEST_SCALE
+        scale = tf.nn.softplus(raw + float(np.log(np.e - 1.0))) + SMALLEST_SCALE
         return tf.concat([mean, tf.math.log(scale)], axis=-1)
 
     def log_probability(self, p, action):
@@ -105,14 +87,6 @@ class Gaussian:
         (mean_p, log_p), (mean_q, log_q) = tf.split(p, 2, axis=-1), tf.split(q, 2, axis=-1)
         squares = tf.exp(2 * (log_p - log_q)) + tf.square((mean_p - mean_q) * tf.exp(-log_q))
         return tf.reduce_sum(log_q - log_p + 0.5 * (squares - 1.0), axis=-1)
-
-    def sample(self, parameters, random):
-        mean, raw = np.split(parameters, 2, axis=-1)
-        scale = np.logaddexp(0.0, raw + np.log(np.e - 1.0)) + self._SMALLEST_SCALE
-        return (mean + scale * random.normal(size=mean.shape)).astype(np.float32)
-
-    def mode(self, parameters):
-        return np.split(parameters, 2, axis=-1)[0].astype(np.float32)
 
 
 CATEGORICAL = Categorical()

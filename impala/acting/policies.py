@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala import sampling
 from impala.types import EnvironmentSpec, Step
 
 
@@ -41,10 +42,8 @@ class Policy:
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
     ):
-        from impala import distributions  # brings TensorFlow, which environments alone can do without
-
         self._outputs, self._greedy = outputs, greedy
-        self._distribution = distributions.of(spec.actions)
+        self._sampler = sampling.of(spec.actions)
         self._random = np.random.default_rng([seed, 2])  # not the stream of an environment with the same seed
         shape, dtype = spec.observation
         self.window = np.zeros((spec.num_stacked, num_environments, *shape), dtype)  # oldest first
@@ -67,8 +66,8 @@ class Policy:
 
     def _choose(self, logits: np.ndarray) -> np.ndarray:
         if self._greedy:
-            return self._distribution.mode(logits)
-        return self._distribution.sample(logits, self._random)
+            return self._sampler.mode(logits)
+        return self._sampler.sample(logits, self._random)
 
 
 class RecurrentPolicy(Policy):

@@ -24,15 +24,15 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of one actor's environments with random actions on all cores."""
     import numpy as np
 
-    from impala import distributions
+    from impala import sampling
 
     environment = make_environment(config, config.actor.num_environments)
     random, n = np.random.default_rng(0), environment.num_environments
-    distribution, uniform = distributions.of(environment.spec.actions), _uniform(environment.spec, n)
+    sampler, uniform = sampling.of(environment.spec.actions), _uniform(environment.spec, n)
     environment.reset(0)
 
     def step():
-        environment.send(distribution.sample(uniform, random))
+        environment.send(sampler.sample(uniform, random))
         environment.receive()
         return n
 
@@ -41,8 +41,6 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
 
 def inference_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of inference for all environments of one actor at once on all cores."""
-    import numpy as np
-
     from impala.acting import policies
     from impala.launching import processes
     from impala.programs.compose import make_network
@@ -52,18 +50,37 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
     spec = make_environment(config, 1).spec
     network = make_network(config, spec)
     outputs = policies.network_outputs(network)
-    n = config.actor.num_environments
-    shape, dtype = spec.observation
-    window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
-    is_first, memory = np.zeros((1, n), bool), ()
-    if state := network.core_state_shape:
-        memory = np.zeros((1, n), np.int32), np.zeros((1, n), np.float32), np.zeros((n, *state), np.float32)
+    inputs = random_inputs(spec, config.actor.num_environments, network.core_state_shape)
 
     def infer():
-        outputs(window, is_first, *memory)
-        return n
+        outputs(*inputs)
+        return config.actor.num_environments
 
     return rate(infer, seconds)
+
+
+def random_inputs(spec, n: int, core_state_shape=None) -> tuple:
+    """Returns inputs of `Outputs` for n environments: random frames, in the midst of an episode."""
+    import numpy as np
+
+    (shape, dtype), (action_shape, action_dtype) = spec.observation, spec.actions.array
+    window = np.random.default_rng(0).integers(0, 255, (spec.num_stacked, n, *shape)).astype(dtype)
+    memory = ()
+    if core_state_shape:
+        state = np.zeros((n, *core_state_shape), np.float32)
+        memory = np.zeros((1, n, *action_shape), action_dtype), np.zeros((1, n), np.float32), state
+    return window, np.zeros((1, n), bool), *memory
+
+
+def random_step(spec, n: int):
+    """Returns a step of n environments: random frames, in the midst of an episode."""
+    import numpy as np
+
+    from impala.types import Step
+
+    shape, dtype = spec.observation
+    frames = np.random.default_rng(0).integers(0, 255, (n, *shape)).astype(dtype)
+    return Step(frames, np.zeros(n, np.float32), np.ones(n, np.float32), np.zeros(n, bool), np.zeros(n, bool))
 
 
 def learner_rate(config: config_lib.Config, seconds: float) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from impala.monitoring.logs import read_csv
 from impala.monitoring.scores import human_normalised
 
 COLUMNS = (
@@ -33,10 +34,19 @@ def append(
         human_normalised=human_normalised(environment, mean), scores=json.dumps(scores),
     )  # fmt: skip
     path = folder / "evaluations.csv"
-    is_new = not path.exists()
+    _bring_columns_up_to_date(path)
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+        csv.DictWriter(file, COLUMNS).writerow(row)
     return row
+
+
+def _bring_columns_up_to_date(path: Path) -> None:
+    """Writes the file anew with `COLUMNS` where it has others, as after a change of the code, or does not exist."""
+    if path.exists() and path.open().readline().rstrip().split(",") == list(COLUMNS):
+        return
+    rows, temporary = read_csv(path), path.with_suffix(".tmp")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(path)

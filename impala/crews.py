@@ -1,0 +1,80 @@
+"""Threads that all do the same work, as many as are wanted at the moment."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+
+class Crew:
+    """Runs `turn` over and over in `size` threads; `size` may be set while they run.
+
+    Args:
+      turn: one turn of the work; it returns within a second or so even where there is nothing to do.
+      size: threads; 1 or more.
+      name: of the threads.
+    """
+
+    def __init__(self, turn: Callable[[], None], size: int, *, name: str):
+        self._turn, self._name = turn, name
+        self._changed = threading.Condition()
+        self._num_at_work, self._num_threads, self._is_paused, self._is_over = 0, 0, False, False
+        self.error: BaseException | None = None  # that a turn raised; the crew stopped then
+        self.size = size
+
+    @property
+    def size(self) -> int:
+        """Threads at work."""
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"size={size} of the crew {self._name!r}; expected 1 or more")
+        with self._changed:
+            self._size = size
+            self._changed.notify_all()
+            while self._num_threads < size:  # who is not wanted any more sleeps until he is
+                arguments = (self._num_threads,)
+                thread = threading.Thread(target=self._work, args=arguments, name=self._name, daemon=True)
+                thread.start()
+                self._num_threads += 1
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Surrounds what needs all hands off: waits until every turn is over, and lets none begin meanwhile."""
+        with self._changed:
+            self._is_paused = True
+            self._changed.wait_for(lambda: self._num_at_work == 0)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_paused = False
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the threads; each when its turn is over."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raises what a turn raised."""
+        if self.error is not None:
+            raise self.error
+
+    def _work(self, index: int) -> None:
+        while self.error is None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or index < self._size and not self._is_paused)
+                if self._is_over:
+                    return
+                self._num_at_work += 1
+            try:
+                self._turn()
+            except BaseException as error:  # whoever owns the crew asks for it
+                self.error = error
+            finally:
+                with self._changed:
+                    self._num_at_work -= 1
+                    self._changed.notify_all()

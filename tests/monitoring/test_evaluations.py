@@ -1,0 +1,31 @@
+"""evaluations.csv: rows of one header, whatever an older version had."""
+
+import json
+
+import pytest
+
+from impala.monitoring import evaluations
+from impala.monitoring.logs import read_csv
+
+
+def add(folder, scores=(1.0, 3.0), updates=7):
+    return evaluations.append(folder, "atari:pong", list(scores), updates=updates, frames=100, greedy=False)
+
+
+def test_rows_follow_one_another(tmp_path):
+    add(tmp_path)
+    add(tmp_path, [5.0], updates=8)
+    first, second = read_csv(tmp_path / "evaluations.csv")
+    assert (first["updates"], first["mean"], json.loads(first["scores"])) == ("7", "2.0", [1.0, 3.0])
+    assert float(first["half_interval_95"]) == pytest.approx(1.96) and second["half_interval_95"] == "nan"
+    assert float(first["human_normalised"]) == pytest.approx((2.0 + 20.7) / (14.6 + 20.7))
+
+
+def test_a_file_with_older_columns_gets_todays(tmp_path):
+    path = tmp_path / "evaluations.csv"
+    path.write_text('updates,episodes,mean,scores,dropped\n5,2,1.5,"[1.0, 2.0]",x\n')
+    add(tmp_path)
+    old, new = read_csv(path)
+    assert tuple(old) == tuple(new) == evaluations.COLUMNS
+    assert (old["updates"], old["mean"], old["environment"], json.loads(old["scores"])) == ("5", "1.5", "", [1.0, 2.0])
+    assert new["environment"] == "atari:pong"
