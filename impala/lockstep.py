@@ -2,10 +2,11 @@
 
     actor (weights of k updates ago) → chunks in memory → learner → weights
 
-Made of the same stations as the distributed programs. One unroll of every environment is the fresh part of a batch, so
-that of update u was acted by weights version max(0, u − k), exactly. With `replay.fraction` f there are (1 − f) B
-environments, and f B more chunks are drawn uniformly from the newest `replay.size`, this update's included. Several
-tasks share the environments equally. Same seed, same weights, bit for bit on one machine.
+Made of the same stations as the distributed programs, placed as in the configured one. One unroll of every environment
+is the fresh part of a batch, so that of update u was acted by weights version max(0, u − k), exactly. With
+`replay.fraction` f there are (1 − f) B environments, and f B more chunks are drawn uniformly from the newest
+`replay.size`, this update's included. Several tasks share the environments equally. Same seed, same weights, bit for
+bit on one machine.
 """
 
 import collections
@@ -18,7 +19,7 @@ import numpy as np
 from impala.acting import actors, policies
 from impala.config import Config
 from impala.learning import learners
-from impala.programs import compose
+from impala.programs import compose, placements
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin
 
@@ -57,8 +58,7 @@ class Lockstep:
         environments = environments or [
             compose.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]
-        self._environments, spec = environments, environments[0].spec
-        self.spec = spec
+        self.spec = spec = environments[0].spec
         make_network = make_network or functools.partial(compose.make_network, config)
         self.network = make_network(spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
@@ -71,21 +71,24 @@ class Lockstep:
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
+        self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
-            actor = compose.make_actor(
-                environment, outputs, seed=config.seed + task, unroll_length=config.learner.unroll_length,
-                sink=self._unroll.extend, origin=Origin(config.seed, task, 0, 0, 0, task),
+            actor, close = placements.OF_PROGRAM[config.program](
+                environment, outputs, lambda: self._acting_version,
+                seed=config.seed + task, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
+                origin=Origin(config.seed, task, 0, 0, 0, task),
                 # The actors share one network: the first brings it up to date for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
                 core_state_shape=self.network.core_state_shape,
             )  # fmt: skip
             steps.append(actor.steps(config.seed + task))
+            self._closing.append(close)
         self._steps = actors.interleave(steps)
 
     def close(self) -> None:
-        """Frees what the environments hold."""
-        for environment in self._environments:
-            environment.close()
+        """Frees what environments and threads hold."""
+        for close in self._closing:
+            close()
 
     def _sync_weights(self) -> int:
         self._acting_version = self.learner.num_updates

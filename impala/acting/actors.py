@@ -63,6 +63,7 @@ class Actor:
                 policy.observe(step)
                 with account.part("table"):
                     writer.append(decision, step)
+                version = int(np.max(decision.version, initial=version))
                 action, finished = decision.action, scores.add(step, version)
 
 

@@ -4,76 +4,22 @@
             action ◀──────── decision ◀── logits, value ◀──┘
 
 A *lane* is a group of environments that step together. `Lanes` keeps what each remembers, its frames, core state and
-unroll in progress, so that observations cross the network once and a client only steps environments. Whoever keeps that
-himself, as GA3C's agents do, gives his `Policy` a `Gatherer` behind an RPC as its network.
+unroll in progress, so that observations cross the network once and a client only steps environments. GA3C's agents keep
+that themselves and ask for outputs alone: `acting.predictors`.
 """
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
-from concurrent import futures
-from typing import NamedTuple
 
 import numpy as np
 
 from impala.acting.actors import Scores
 from impala.acting.chunks import Writer
 from impala.acting.policies import Decision, Outputs, Policy
-from impala.types import Episode, Step
-
-
-class LaneId(NamedTuple):
-    """Names a lane, and which life of its client it is in: `life` rises whenever the client starts anew."""
-
-    actor: int
-    first_environment: int
-    life: int
-    task: int = 0
-
-
-class Stopped(Exception):
-    """It was time to stop before the answer came."""
-
-
-class Client:
-    """A policy that decides elsewhere; for an `Actor` whose unrolls are written there too.
-
-    Asks as soon as a step is observed, so that whatever its actor does before it needs the decision takes no time.
-
-    Args:
-      request: (lane, number, *step) → future of a `Decision`'s fields; what is lost on the way it repeats.
-      lane: names the environments.
-      should_stop: asked while an answer is waited for; True raises `Stopped`.
-    """
-
-    _SLICE_SECONDS = 0.2
-    window, core_state = np.zeros(0), ()
-
-    def __init__(self, request: Callable, lane: LaneId, *, should_stop: Callable[[], bool] = lambda: False):
-        self._request, self._lane, self._should_stop = request, lane, should_stop
-        self._number, self._pending = 0, None
-
-    def observe(self, step: Step) -> None:
-        """Sends the step."""
-        self._pending = self._request(tuple(self._lane), self._number, *step)
-        self._number += 1
-
-    def decide(self) -> Decision:
-        """Returns what was decided on the last step observed."""
-        while not futures.wait([self._pending], self._SLICE_SECONDS).done:
-            if self._should_stop():
-                raise Stopped
-        return Decision(*self._pending.result())
-
-
-class NoWriter:
-    """Writes nothing: the unrolls are written where the decisions are made."""
-
-    def start(self, *_) -> None:
-        """See `chunks.Writer`."""
-
-    def append(self, *_) -> None:
-        """See `chunks.Writer`."""
+from impala.acting.remote import LaneId, decision_fields
+from impala.types import EnvironmentSpec, Episode, Step
 
 
 class Gatherer:
@@ -96,7 +42,7 @@ class Gatherer:
         self._outputs, self._max, self._timeout = outputs, max_environments, timeout_seconds
         self._condition, self._computing = threading.Condition(), threading.Lock()
         self._open: _Batch | None = None
-        self.num_batches = self.num_environments = 0
+        self.log = BatchLog()
 
     def __call__(self, window: np.ndarray, is_first: np.ndarray, *memory: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns this caller's rows of the outputs. Raises what the network raised, in every caller of the batch."""
@@ -107,7 +53,7 @@ class Gatherer:
             batch, is_leader = self._open, self._open is None
             if is_leader:
                 batch = self._open = _Batch()
-            start = batch.size
+            index = len(batch.requests)
             batch.requests.append((window, is_first, *memory))
             batch.size += n
             if batch.size >= self._max:
@@ -119,7 +65,7 @@ class Gatherer:
         batch.done.wait()
         if batch.error is not None:
             raise batch.error
-        return tuple(rows[start : start + n] for rows in batch.rows)
+        return batch.rows[index]
 
     @contextlib.contextmanager
     def paused(self):
@@ -138,23 +84,52 @@ class Gatherer:
             with self._computing:  # while another batch is computed, this one goes on filling
                 with self._condition:
                     self._close(batch)
-                # Windows, is_first and what led to an observation have environments second, a core state first.
-                axes = [1, 1, 1, 1, 0]
-                columns = zip(axes, zip(*batch.requests))
-                batch.rows = self._outputs(*(np.concatenate(parts, axis=axis) for axis, parts in columns))
-                self.num_batches += 1
-                self.num_environments += batch.size
+                batch.rows = compute_together(self._outputs, batch.requests)
+                self.log.add(batch.size, time.perf_counter() - batch.started)
         except BaseException as error:  # whoever waits must hear of it
             batch.error = error
         finally:
             batch.done.set()
 
 
+class BatchLog:
+    """Counts batches, the environments in them, and how long they took; for several threads."""
+
+    def __init__(self):
+        self.num_batches = self.num_environments = 0
+        self._lock, self._last, self._slowest = threading.Lock(), (0, 0), 0.0
+
+    def add(self, num_environments: int, seconds: float) -> None:
+        """Counts a batch, which took `seconds` from its first request to its results."""
+        with self._lock:
+            self.num_batches += 1
+            self.num_environments += num_environments
+            self._slowest = max(self._slowest, seconds)
+
+    def columns(self) -> dict[str, float]:
+        """Returns what was since the last call: environments in a batch on average, and the slowest batch's seconds."""
+        with self._lock:
+            batches, environments = self.num_batches - self._last[0], self.num_environments - self._last[1]
+            slowest, self._last, self._slowest = self._slowest, (self.num_batches, self.num_environments), 0.0
+        return dict(inference_batch_mean=environments / batches, inference_seconds_max=slowest) if batches else {}
+
+
+def compute_together(outputs: Outputs, requests: list[tuple[np.ndarray, ...]]) -> list[tuple[np.ndarray, ...]]:
+    """Calls `outputs` once for the inputs of several requests; returns each one's rows."""
+    if len(requests) == 1:
+        return [outputs(*requests[0])]
+    # Windows, is_first and what led to an observation have environments second, a core state first.
+    columns = zip([1, 1, 1, 1, 0], zip(*requests))
+    rows = outputs(*(np.concatenate(parts, axis=axis) for axis, parts in columns))
+    ends = np.cumsum([is_first.shape[1] for _, is_first, *_ in requests])[:-1]
+    return list(zip(*(np.split(array, ends) for array in rows)))
+
+
 class _Batch:
     """Requests on their way through the network together."""
 
     def __init__(self):
-        self.requests, self.size, self.is_closed = [], 0, False
+        self.requests, self.size, self.is_closed, self.started = [], 0, False, time.perf_counter()
         self.done, self.error, self.rows = threading.Event(), None, ()
 
 
@@ -173,16 +148,19 @@ class Lanes:
       make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that they share.
       make_writer: (lane, number of environments) → `Writer`.
       unroll_length: T.
+      spec: of the environments; a step of others is refused.
       on_episodes: takes the episodes that ended.
     """
 
     def __init__(
         self, make_policy: Callable[[LaneId, int], Policy], make_writer: Callable[[LaneId, int], Writer],
-        *, unroll_length: int, on_episodes: Callable[[list[Episode]], None] = lambda episodes: None,
+        *, unroll_length: int, spec: EnvironmentSpec,
+        on_episodes: Callable[[list[Episode]], None] = lambda episodes: None,
     ):  # fmt: skip
+        self._spec = spec
         self._make_policy, self._make_writer = make_policy, make_writer
         self._unroll_length, self._on_episodes = unroll_length, on_episodes
-        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._lanes: dict[tuple[int, int], Lane] = {}
         self._lock = threading.Lock()
         self.num_dropped_unrolls = 0
 
@@ -193,8 +171,10 @@ class Lanes:
           number: of the request, one more than that of the lane's last.
 
         Raises:
-          Refused: the lane has a request under way, another number of environments, or is in a later life already.
+          Refused: the lane has a request under way, another number of environments, or is in a later life already; or
+            the step is not one of these environments.
         """
+        self._check(lane, step)
         kept = self._lane(lane, number, len(step.reward))
         if not kept.busy.acquire(blocking=False):
             raise Refused(f"{lane}: request {number} while another is under way; expected one at a time")
@@ -213,7 +193,7 @@ class Lanes:
             self._on_episodes(episodes)
         return decision
 
-    def _lane(self, lane: LaneId, number: int, num_environments: int) -> "_Lane":
+    def _lane(self, lane: LaneId, number: int, num_environments: int) -> "Lane":
         with self._lock:
             kept = self._lanes.get(lane[:2])
             if kept is not None and lane.life < kept.life:
@@ -222,20 +202,39 @@ class Lanes:
                 kept = self._drop(lane[:2])
             if kept is None:
                 policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
-                kept = _Lane(lane, policy, writer, num_environments, number, self._unroll_length)
+                kept = Lane(lane, policy, writer, num_environments, number, self._unroll_length)
                 self._lanes[lane[:2]] = kept
             if num_environments != kept.num_environments:
                 raise Refused(f"{lane}: {num_environments} environments; expected {kept.num_environments} as before")
         return kept
 
+    def _check(self, lane: LaneId, step: Step) -> None:
+        fields, _ = decision_fields(self._spec, len(step.reward))
+        for name, field, (shape, dtype) in zip(Step._fields, step, fields):
+            if field.shape != shape or field.dtype != dtype:
+                raise Refused(
+                    f"{lane}: {name} is {field.dtype}{list(field.shape)}; expected {np.dtype(dtype)}{list(shape)}, "
+                    f"as {self._spec.name} has it"
+                )
+
     def _drop(self, key: tuple[int, int]) -> None:
         self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
 
 
-class _Lane:
-    """What is remembered of one lane in one life: `Actor.steps`, turned inside out."""
+class Lane:
+    """What is remembered of one lane in one life: `Actor.steps`, turned inside out.
 
-    def __init__(self, lane: LaneId, policy, writer, num_environments: int, number: int, unroll_length: int):
+    Args:
+      lane: its name.
+      policy: decides for its environments.
+      writer: takes its steps.
+      number: of its first request.
+      unroll_length: T.
+    """
+
+    def __init__(
+        self, lane: LaneId, policy: Policy, writer: Writer, num_environments: int, number: int, unroll_length: int
+    ):
         self.life, self.num_environments, self.busy = lane.life, num_environments, threading.Lock()
         self._lane, self._policy, self._writer, self._unroll_length = lane, policy, writer, unroll_length
         self._scores = Scores(num_environments, lane.actor, lane.first_environment, lane.task)
@@ -247,15 +246,21 @@ class _Lane:
         return self.num_environments if self._t % self._unroll_length else 0
 
     def step(self, number: int, step: Step) -> tuple[Decision, list[Episode]]:
-        last = self._decision
-        if last is not None and number == self._expected - 1:
-            return last, []  # asked again
+        """See `Lanes.step`; returns the episodes that ended as well."""
+        if self._decision is not None and number == self._expected - 1:
+            return self._decision, []  # asked again
         if number != self._expected:
             raise Refused(f"{self._lane}: request {number}; expected {self._expected}")
+        self._expected += 1
+        episodes = self.observe(step)
+        return self.decide(), episodes
+
+    def observe(self, step: Step) -> list[Episode]:
+        """Takes a step, which may end an unroll and begin the next; returns the episodes that ended."""
+        last, episodes = self._decision, []
         if last is None:  # whatever came before is not known here
             step = step._replace(is_first=np.ones_like(step.is_first), reward=np.zeros_like(step.reward))
         self._policy.observe(step)
-        episodes = []
         if last is not None:
             self._writer.append(last, step)
             self._t += 1
@@ -263,6 +268,9 @@ class _Lane:
         if self._t % self._unroll_length == 0:
             action = 0 if last is None else last.action  # a life begins as an episode: nothing led to it
             self._writer.start(self._policy.window, step, action, 0, self._policy.core_state)
+        return episodes
+
+    def decide(self) -> Decision:
+        """Decides on the last step observed."""
         self._decision = self._policy.decide()
-        self._expected += 1
-        return self._decision, episodes
+        return self._decision

@@ -1,12 +1,13 @@
 """`impala bench`: the rate of each part alone, the machine's bound, and how close the whole comes to it.
 
 A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
-batch, one update on a batch in memory, chunks through a Reverb table. One agent step costs all four, so the machine
-cannot train faster than the bound
+batch, one update on a batch in memory, chunks through a Reverb table where the program has one. One agent step costs
+all of them, so the machine cannot train faster than the bound
 
     1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
 
-The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both.
+The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both. Where
+inference is central, serving is measured too (`bench.serving`). With `--against CONFIG` two programs are run in turn.
 """
 
 import json
@@ -19,21 +20,19 @@ from concurrent import futures
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.bench import group, parts, schemes, whole
+from impala.bench import group, parts, schemes, serving, whole
 from impala.programs import compose
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 _DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
-_PARTS = {
-    "env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate,
-    "table": parts.table_rate,
-}  # fmt: skip
+_PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
+_TABLE = {"table": parts.table_rate}  # where chunks go through one
 _SEVERAL = {"learners": group.learners_rate}  # beside them, where the configuration has several learners
 
 
-def bound(env: float, inference: float, learner: float, table: float) -> float:
+def bound(**rates: float) -> float:
     """Returns the agent steps per second of a machine that wastes nothing, from the rates of its parts alone."""
-    return 1.0 / (1.0 / env + 1.0 / inference + 1.0 / learner + 1.0 / table)
+    return 1.0 / sum(1.0 / rate for rate in rates.values())
 
 
 def _alone(function, *arguments):
@@ -44,21 +43,39 @@ def _alone(function, *arguments):
 
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
     """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what follows from them."""
-    measured_parts = _PARTS | (_SEVERAL if config.learner.num_learners > 1 else {})
+    bounding = _PARTS | (_TABLE if config.program == "impala" else {})
+    measured_parts = bounding | (_SEVERAL if config.learner.num_learners > 1 else {})
     rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()}]
     report("parts measured once; now the whole")
-    with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
-        program = whole.train_rate(config, Path(folder))
+    result = _whole(config)
     rounds.append({name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()})
-    result = {name: statistics.fmean(measured[name] for measured in rounds) for name in measured_parts}
-    result["bound"] = bound(**{name: result[name] for name in _PARTS})
-    result |= program
+    result |= {name: statistics.fmean(measured[name] for measured in rounds) for name in measured_parts}
+    result["bound"] = bound(**{name: result[name] for name in bounding})
     result["fraction_of_bound"] = result["train"] / result["bound"]
-    result["table_over_train"] = result["table"] / result["train"]
+    if "table" in result:
+        result["table_over_train"] = result["table"] / result["train"]
+    if config.program != "impala":
+        report("now central inference alone")
+        result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
     result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
     return result
+
+
+def compare(config: config_lib.Config, other: config_lib.Config, report: Callable[[str], None] = print) -> dict:
+    """Runs two programs in turn, twice; returns what each did, and the ratio of their rates."""
+    rounds = []
+    for number in (1, 2):
+        rounds.append([_whole(config), _whole(other)])
+        report(f"both programs run {number} of 2 times")
+    ours, theirs = ({name: statistics.fmean(one[name] for one in runs) for name in runs[0]} for runs in zip(*rounds))
+    return {"this": ours, "against": theirs, "ratio": ours["train"] / theirs["train"]}
+
+
+def _whole(config: config_lib.Config) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="impala-bench-") as folder:
+        return whole.train_rate(config, Path(folder))
 
 
 def main(arguments: list[str]) -> int:
@@ -66,25 +83,46 @@ def main(arguments: list[str]) -> int:
     overrides = config_lib.parse_overrides(arguments)
     if "num_learners" in overrides:  # the short form
         overrides["learner.num_learners"] = overrides.pop("num_learners")
-    path, output = overrides.pop("config", None), overrides.pop("json", None)
+    path, output, against = (overrides.pop(name, None) for name in ("config", "json", "against"))
     config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
-    compose.check(config)
+    other = config_lib.load(against, {}) if against else None
+    for one in (config, other) if other else (config,):
+        compose.check(one)
     if output and not Path(output).parent.is_dir():
         raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    result = measure(config)
+    result = compare(config, other) if other else measure(config)
+    _print_comparison(result, path or "this", against) if other else _print_measured(result, config)
+    if output:
+        Path(output).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def _print_measured(result: dict, config: config_lib.Config) -> None:
     for name in ("env", "inference", "learner", "table", "bound", "train"):
-        print(f"{name:10} {result[name]:10,.0f} agent steps/s")
+        if name in result:
+            print(f"{name:10} {result[name]:10,.0f} agent steps/s")
     if "learners" in result:
         print(f"{'learners':10} {result['learners']:10,.0f} agent steps/s, {config.learner.num_learners} together: "
               f"{100 * result['learners'] / result['learner']:.0f} % of one with the whole batch")  # fmt: skip
     print(f"{'lockstep':10} {result['lockstep']:10,.0f} agent steps/s on one core, in one process")
     fractions = result["scheme_fractions_of_learner"]
-    print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; "
-          f"the table path alone at {result['table_over_train']:.0f} × the whole; "
+    table = f"the table path alone at {result['table_over_train']:.0f} × the whole; " if "table" in result else ""
+    print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; {table}"
           f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
+    if served := result.get("serving"):
+        print(f"{'direct':13} {served['direct']:10,.0f} agent steps/s of the network alone in batches of "
+              f"{served['batch']:.0f}")  # fmt: skip
+        for name in serving.TRANSPORTS:
+            print(f"{name:13} {served[name]:10,.0f} agent steps/s decided for callers, "
+                  f"{100 * served[name] / served['direct']:.0f} % of it; a request takes "
+                  f"{1e3 * served[name + '_p50']:.1f} ms, p99 {1e3 * served[name + '_p99']:.1f} ms")  # fmt: skip
     print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
           + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
-    if output:
-        Path(output).write_text(json.dumps(result, indent=1) + "\n")
-    return 0
+
+
+def _print_comparison(result: dict, path: str, against: str) -> None:
+    for name, row in ((path, result["this"]), (against, result["against"])):
+        print(f"{name}: {row['train']:,.0f} agent steps/s; {row['cpu_seconds_per_million_steps']:,.0f} CPU seconds "
+              f"per million of them; lag {row['lag_mean']:.1f} updates; {row['rss_mb']:,.0f} MB")  # fmt: skip
+    print(f"{path} runs at {100 * result['ratio']:.0f} % of {against}")

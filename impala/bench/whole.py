@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from impala import config as config_lib
 
 _TRAIN_SECONDS, _WARM_UP_SECONDS = 75.0, 30.0
@@ -24,10 +26,10 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
         [sys.executable, "-m", "impala", "train", "--config", str(path), *options], stdout=subprocess.DEVNULL
     )
     try:
-        status = process.wait(_WARM_UP_SECONDS + _TRAIN_SECONDS)
-        raise RuntimeError(f"the run under test ended by itself with status {status}; what it said stands above")
-    except subprocess.TimeoutExpired:
-        pass
+        _wait(process, _WARM_UP_SECONDS)
+        started, cpu_before = time.perf_counter(), cpu_seconds(process.pid)
+        _wait(process, _TRAIN_SECONDS)
+        cores = (cpu_seconds(process.pid) - cpu_before) / (time.perf_counter() - started)
     finally:
         process.terminate()
         process.wait(60)
@@ -40,9 +42,25 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
     mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
     return dict(
-        train=steps, lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
+        train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
+        lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
         actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
     )  # fmt: skip
+
+
+def _wait(process: subprocess.Popen, seconds: float) -> None:
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+    raise RuntimeError(f"the run under test ended by itself with status {status}; what it said stands above")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the CPU time that a process and its descendants have used."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
 
 
 def lockstep_rate(config: config_lib.Config, seconds: float) -> float:

@@ -6,10 +6,9 @@ Imports neither TensorFlow nor a station, so that wrong usage is refused in a mo
 
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.reading import build, dump, flatten, keys, load, parse_overrides, read_yaml
-from impala.config.schema import (
-    MAY_CHANGE_ON_RESUME,
+from impala.config.schema import MAY_CHANGE_ON_RESUME, Config
+from impala.config.sections import (
     OF_DISCRETE_ACTIONS,
-    Config,
     Correction,
     Count,
     Finite,

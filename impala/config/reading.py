@@ -9,7 +9,8 @@ import pydantic
 import yaml
 
 from impala.config.errors import ConfigError, describe, nearest
-from impala.config.schema import Config, EnvironmentConfig
+from impala.config.schema import Config
+from impala.config.sections import EnvironmentConfig
 
 
 class _Loader(yaml.SafeLoader):

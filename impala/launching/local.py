@@ -8,9 +8,11 @@ import atexit
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -121,17 +123,25 @@ def launch(program, folder: Path) -> Processes:
     for log in logs.glob("*/*"):
         if log.is_file() and log.suffix != ".previous":
             log.replace(log.with_suffix(".previous"))
-    common = {NODE_VARIABLE: str(os.getpid()), "TF_CPP_MIN_LOG_LEVEL": "2", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
+    scratch = logs / "scratch"  # Launchpad's pickles and Reverb's folder, which nobody removes
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(exist_ok=True)
+    common = {
+        NODE_VARIABLE: str(os.getpid()), "TF_CPP_MIN_LOG_LEVEL": "2", "TZ": "UTC", "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(scratch),
+    }  # fmt: skip
     resources = {
         label: PythonProcess(env=common if label == "learner" else common | {"CUDA_VISIBLE_DEVICES": ""})
         for label in program.groups
     }
     _keep_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    tempdir, tempfile.tempdir = tempfile.tempdir, str(scratch)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             manager = lp.launch(program, "local_mp", local_resources=resources, terminal="output_to_files")
     finally:
+        tempfile.tempdir = tempdir
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     atexit.unregister(manager.wait)  # it would raise at exit for a node that failed
     by_name = {

@@ -2,7 +2,7 @@
 
 `POLICY_TERMS` are schemes that act on the terms of the loss rather than on its targets; each names the V-based scheme
 that its targets come from. To add one, write one file and name it here and in
-`config.schema`.
+`config.sections`.
 """
 
 from collections.abc import Callable

@@ -26,8 +26,9 @@ COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
     "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
-    "queue_fill", "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "rss_mb", "rss_learner_mb",
-    "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
+    "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
+    "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "rss_mb",
+    "rss_learner_mb", "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _WINDOW = 100  # episodes in return_mean
@@ -210,7 +211,7 @@ class Monitor:
             return dict(self._last_row)
 
     def write_row(
-        self, *, scheduled: dict[str, float], queue_fill: float | None, counts: dict[str, int]
+        self, *, scheduled: dict[str, float], queue_fill: float | None, counts: dict[str, float | None]
     ) -> dict[str, Any]:
         """Ends a period: writes its row to metrics.csv and TensorBoard and returns it."""
         memory = resident_mb(self._launcher_pid)

@@ -40,7 +40,7 @@ class ActorNode:
         from impala.replay import tables
 
         actor, length = self._config.actor, self._config.learner.unroll_length
-        num_each = actor.num_environments // actor.num_lanes
+        num_each = actor.num_lane_environments
         lanes = []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
         max_pending = max(1, num_each // len(clients))
@@ -48,13 +48,12 @@ class ActorNode:
             chunks.TableSink(client, names, should_stop=self._stop.is_set, max_pending=max_pending)
             for client in clients
         ])  # fmt: skip
-        num_threads = max(1, actor.num_environment_threads // actor.num_lanes)
         outputs = policies.network_outputs(self._network)
         for lane in range(actor.num_lanes):
             task = self._config.task_of(self._index, lane)
             origin = Origin(self._config.seed, self._index, lane * num_each, self._run.incarnation, 0, task)
             lanes.append(make_actor(
-                make_environment(self._config, num_each, num_threads, task), outputs,
+                make_environment(self._config, num_each, actor.num_lane_threads, task), outputs,
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first brings it up to date for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,

@@ -162,7 +162,7 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
 
 def make_actor(
     environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
-    sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None,
+    sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None, version_per_step: bool = False,
 ):  # fmt: skip
     """Composes policy, writer and actor around `environment`; the network behind `outputs` decides.
 
@@ -171,6 +171,7 @@ def make_actor(
       origin: of the first chunk of the first environment.
       sink: takes the chunks of an unroll.
       sync_weights: see `acting.actors`.
+      version_per_step: see `chunks.UnrollWriter`.
     """
     from impala.acting import actors, chunks
 
@@ -179,8 +180,9 @@ def make_actor(
         environment,
         make_policy(outputs, spec, n, seed=seed, core_state_shape=core_state_shape),
         chunks.UnrollWriter(
-            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape
-        ),
+            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape,
+            version_per_step=version_per_step,
+        ),  # fmt: skip
         sync_weights,
         unroll_length=unroll_length,
         origin=origin,

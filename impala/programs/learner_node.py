@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from impala.config import Config
-from impala.programs import population
+from impala.programs import learner_group, population
 from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.programs.run import Run
 from impala.programs.side_jobs import Periodically, Profiler, Recorder
@@ -26,8 +26,6 @@ class LearnerNode:
       peers: "host:port" of every learner's server, this one's included; none for a single learner.
     """
 
-    _START_SECONDS, _JOIN_SECONDS = 120, 60  # for all learners to meet, and then for TensorFlow to connect them
-
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers=()):
         from impala.launching import processes
 
@@ -41,7 +39,7 @@ class LearnerNode:
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
         self._device = processes.learner_device(process)
         self._config, self._spec, self._run, self._table, self._index = config, spec, run, table, index
-        self._group = self._meet(peers) if len(peers) > 1 else None
+        self._group = learner_group.join(config, index, peers, self._stop) if len(peers) > 1 else None
         with tf.device(self._device):
             network = make_network(config, spec)
             self._learner = make_learner(config, network, group=self._group)
@@ -49,7 +47,7 @@ class LearnerNode:
         self._publisher = weights.Publisher(self._learner.weights)
         state = self._restore(network) if index == 0 else {}
         if self._group:
-            state |= self._share(network, state)
+            state |= learner_group.share(self._group, network, self._learner.optimizer, state)
         self._learner.num_updates = int(state.get("updates", 0))
         if index == 0:
             self._monitor = metrics.Monitor(
@@ -65,23 +63,6 @@ class LearnerNode:
             self._scheduled = lambda frames, schedules=self._scheduled: self._member.scaled(schedules(frames))
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
 
-    def _meet(self, peers):
-        """Waits for all learners and returns their group."""
-        from impala.launching import processes
-        from impala.launching.peers import meet
-        from impala.learning import gradients
-
-        try:
-            if not meet(self._index, peers, seconds=self._START_SECONDS, should_stop=self._stop.is_set):
-                processes.finish()
-        except TimeoutError as error:
-            print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
-            processes.finish(processes.EXIT_TRY_AGAIN)
-        with processes.time_limit(self._JOIN_SECONDS):
-            group = gradients.Group(self._index, peers, is_mean=self._config.loss.reduction == "mean")
-        processes.restore_signals(self._stop)  # TensorFlow took SIGTERM
-        return group
-
     def _restore(self, network) -> dict:
         """Restores the newest sound checkpoint and returns its state."""
         from impala.launching import processes
@@ -95,14 +76,6 @@ class LearnerNode:
             return self._checkpoints.restore(report=logging.warning) or {}
         except checkpoints.OtherNetwork as error:
             processes.refuse(f"{error}; use another --run, or --restart")
-
-    def _share(self, network, state: dict) -> dict:
-        """Gives all learners what the first one restored."""
-        variables = [*network.variables, *self._learner.optimizer.variables()]
-        numbers = [float(state.get(name, 0)) for name in ("updates", "frames")]
-        updates, frames = self._group.broadcast(variables, numbers)
-        self._group.check_equal(variables)
-        return dict(updates=int(updates), frames=int(frames))
 
     # --- RPCs ---
 
@@ -128,8 +101,9 @@ class LearnerNode:
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
         batch = self._next_batch()
-        if batch is None:
-            return {}
+        return {} if batch is None else self._update(batch)
+
+    def _update(self, batch: Chunk) -> dict[str, float]:
         with self._publisher.updating():
             result = self._learner.update(batch, **self._scheduled(self._monitor.frames))
         self._monitor.add_update(result.num_updates, result.metrics, result.chunks)
@@ -157,14 +131,9 @@ class LearnerNode:
         from impala.launching import processes
         from impala.learning.gradients import PeerLost
 
-        jobs = [
-            Periodically(self._config.log_period_seconds, self._log),
-            Periodically(self._config.checkpoint_period_seconds, self._save),
-        ]
+        jobs = self._jobs()
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
         status = 0
-        if self._member:
-            jobs.append(Periodically(1.0, self._evolve))
         while not (self._is_over if self._group else self._wants_end()):
             try:
                 if not self.step():
@@ -177,6 +146,7 @@ class LearnerNode:
                 break
             for job in jobs if self._index == 0 else ():
                 job.maybe_run()
+        self._is_over = True
         if self._index == 0:
             if self._monitor.has_updates:
                 self._log()  # before more episodes come, so that the last row holds the return that ended the run
@@ -186,6 +156,14 @@ class LearnerNode:
                     self._stop.wait(1.0)
             self._monitor.close()
         processes.finish(status)
+
+    def _jobs(self) -> list[Periodically]:
+        """What the first learner does beside learning."""
+        return [
+            Periodically(self._config.log_period_seconds, self._log),
+            Periodically(self._config.checkpoint_period_seconds, self._save),
+            *([Periodically(1.0, self._evolve)] if self._member else []),
+        ]
 
     def _wants_end(self) -> bool:
         is_done = self._monitor.frames >= self._config.total_frames
@@ -251,14 +229,18 @@ class LearnerNode:
         return info.current_size / info.max_size
 
     def _log(self) -> None:
+        self._monitor.write_row(
+            scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=self._counts()
+        )
+
+    def _counts(self) -> dict[str, float | None]:
+        """Returns what was counted since the start, columns of metrics.csv."""
         counts = dict(skipped_updates=self._learner.num_skipped)
         if self._feeder:
             deduplicator = self._feeder.deduplicator
             counts |= dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
             counts["dropped_chunks"] = self._feeder.num_dropped
-        self._monitor.write_row(
-            scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=counts
-        )
+        return counts
 
     def _save(self, last: bool = False) -> None:
         import tensorflow as tf

@@ -15,15 +15,17 @@ ever; an actor steps many environments in lanes that take turns, so that one lan
 computed; the loss is IMPALA's, summed; no R2D2 agent.
 """
 
+import functools
+
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
-import numpy as np
 
 from impala.config import Config
-from impala.programs.compose import lane_seed, make_environment, make_network, make_policy
+from impala.programs.compose import lane_seed, make_network, make_policy
 from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
-from impala.programs.reporter import Reporter
+from impala.programs.placements import with_version
+from impala.programs.remote_actor import RemoteActorNode
 from impala.programs.run import Run
 from impala.types import EnvironmentSpec, Origin, Step
 
@@ -54,6 +56,7 @@ class CentralNode(LearnerNode):
         import tensorflow as tf
 
         from impala.acting import inference, policies
+        from impala.launching import shared_memory
         from impala.replay.memory import MemoryQueue
 
         self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
@@ -62,21 +65,18 @@ class CentralNode(LearnerNode):
         # A copy decides, since an update writes one parameter after the other; it is renewed between two batches.
         pairs = list(zip(acting.trainable_variables, self._learner.network.trainable_variables, strict=True))
         self._copy_weights = tf.function(lambda: [mine.assign(theirs) for mine, theirs in pairs], autograph=False)
-        outputs = policies.network_outputs(acting)
-
-        def outputs_and_version(*inputs):
-            arrays = outputs(*inputs)
-            return *arrays, np.full(len(arrays[0]), self._acting_version, np.int64)
-
+        outputs = with_version(policies.network_outputs(acting), lambda: self._acting_version)
         self._gatherer = inference.Gatherer(
-            outputs_and_version, max_environments=config.inference.max_environments,
+            outputs, max_environments=config.inference.max_environments,
             timeout_seconds=config.inference.timeout_seconds,
         )  # fmt: skip
         self._renew()
         self._lanes = inference.Lanes(
             self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length,
-            on_episodes=self._monitor.add_episodes,
+            on_episodes=self._monitor.add_episodes, spec=spec,
         )  # fmt: skip
+        self._address = shared_memory.new_address()
+        shared_memory.Server(self._address, lambda lane, number, step: self.act(lane, number, *step))
 
     def _make_policy(self, lane, num_environments: int):
         index = lane.first_environment // num_environments
@@ -94,9 +94,13 @@ class CentralNode(LearnerNode):
             core_state_shape=self._learner.network.core_state_shape, version_per_step=True,
         )  # fmt: skip
 
+    def address(self) -> str:
+        """Returns where `act` is served by shared memory."""
+        return self._address
+
     def act(self, lane, number: int, *step) -> tuple:
         """Takes a step of a lane of environments and returns the fields of a `Decision`."""
-        from impala.acting.inference import LaneId
+        from impala.acting.remote import LaneId
 
         return tuple(self._lanes.step(LaneId(*lane), number, Step(*step)))
 
@@ -118,47 +122,21 @@ class CentralNode(LearnerNode):
     def _queue_fill(self) -> float:
         return self._queue.fill()
 
+    def _counts(self) -> dict[str, float]:
+        return super()._counts() | self._gatherer.log.columns() | {"dropped_unrolls": self._lanes.num_dropped_unrolls}
 
-class StepperNode:
-    """Steps one actor's environments with what the learner's process decides.
 
-    Args:
-      learner: RPC client of the `CentralNode`.
-    """
+class StepperNode(RemoteActorNode):
+    """Steps one actor's environments with what the learner's process decides; episodes are counted there."""
 
-    def __init__(self, config: Config, run: Run, index: int, *, learner):
-        from impala.acting import actors, inference
-        from impala.launching import processes
+    _tells_episodes = False
 
-        self._stop = processes.prepare("actor", index)
-        self._learner, self._index, self._actors, self._seeds = learner, index, [], []
-        num_lanes = config.actor.num_lanes
-        num_each = config.actor.num_environments // num_lanes
-        num_threads = max(1, config.actor.num_environment_threads // num_lanes)
-        for lane in range(num_lanes):
-            task = config.task_of(index, lane)
-            client = inference.Client(
-                learner.futures.act, inference.LaneId(index, lane * num_each, run.incarnation, task),
-                should_stop=self._stop.is_set,
-            )  # fmt: skip
-            self._actors.append(actors.Actor(
-                make_environment(config, num_each, num_threads, task), client, inference.NoWriter(), lambda: 0,
-                unroll_length=config.learner.unroll_length,
-            ))  # fmt: skip
-            self._seeds.append(lane_seed(config, run.incarnation, index, lane))
+    def _make_actor(self, environment, origin: Origin, seed: int):
+        from impala.acting import actors, remote
 
-    def run(self) -> None:
-        from impala.acting import actors, inference
-        from impala.launching import processes
-
-        report = Reporter(self._learner, self._index)
-        loops = [actor.steps(seed) for actor, seed in zip(self._actors, self._seeds)]
-        try:
-            for _ in actors.interleave(loops):  # episodes are counted where the decisions are made
-                if self._stop.is_set():
-                    break
-                if report.is_due():
-                    report.send(actors.total_fractions(self._actors))
-        except inference.Stopped:
-            pass
-        processes.finish()
+        name = remote.LaneId(origin.actor, origin.environment, origin.incarnation, origin.task)
+        fields = functools.partial(remote.decision_fields, environment.spec, environment.num_environments)
+        client = remote.Client(self._request(self._learner.futures.act, name, fields), should_stop=self._stop.is_set)
+        return actors.Actor(
+            environment, client, remote.NoWriter(), lambda: 0, unroll_length=self._config.learner.unroll_length
+        )

@@ -47,6 +47,15 @@ class MemoryQueue:
                 self._changed.notify_all()
             yield chunk
 
+    def take(self, num_chunks: int, timeout_seconds: float) -> list[Chunk]:
+        """Returns the next `num_chunks`, none when there are fewer in time; for several readers at once."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._chunks) >= num_chunks, timeout_seconds):
+                return []
+            taken = [self._chunks.popleft() for _ in range(num_chunks)]
+            self._changed.notify_all()
+        return taken
+
     def fill(self) -> float:
         """Returns how full it is, in [0, 1]."""
         return len(self._chunks) / self._size

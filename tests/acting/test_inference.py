@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from impala.acting import actors, chunks, policies
-from impala.acting.inference import Gatherer, LaneId, Lanes, Refused
+from impala.acting.inference import Gatherer, Lanes, Refused
+from impala.acting.remote import LaneId
 from impala.types import Chunk, Origin
 from tests.acting import scripted
 
@@ -51,7 +52,7 @@ def test_fewer_than_a_batch_go_when_their_time_is_out():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: ask(gatherer, i), range(2)))
     assert 0.15 < time.monotonic() - started < 2.0
-    assert (gatherer.num_batches, gatherer.num_environments) == (1, 8)
+    assert (gatherer.log.num_batches, gatherer.log.num_environments) == (1, 8)
 
 
 def test_a_slow_client_delays_nobody_beyond_the_timeout():
@@ -156,7 +157,8 @@ def make_lanes(unrolls, *, network=None, on_episodes=lambda episodes: None):
         )
 
     return Lanes(
-        lambda lane, n: policies.Policy(network, spec, n, seed=1), make_writer, unroll_length=T, on_episodes=on_episodes
+        lambda lane, n: policies.Policy(network, spec, n, seed=1), make_writer, unroll_length=T, spec=spec,
+        on_episodes=on_episodes,
     )
 
 
@@ -265,6 +267,21 @@ def test_another_number_of_environments_is_refused():
         lanes.step(LANE, number, fewer)
 
 
+@pytest.mark.parametrize(
+    "field, value, words",
+    [("observation", np.zeros((3, 4), np.uint8), r"observation is uint8\[3, 4\]; expected uint8\[3, 2\]"),
+     ("observation", np.zeros((3, 2), np.float64), r"observation is float64\[3, 2\]; expected uint8\[3, 2\]"),
+     ("is_first", np.zeros(3, np.uint8), r"is_first is uint8\[3\]; expected bool\[3\]")],
+)  # fmt: skip
+def test_a_client_with_other_spaces_is_refused(field, value, words):
+    lanes = make_lanes([])
+    environment, step, number = play(lanes, 2)
+    assert step.observation.dtype == np.uint8
+    with pytest.raises(Refused, match=words):
+        lanes.step(LANE, number, step._replace(**{field: value}))
+    play(lanes, 1, environment=environment, step=step, number=number)
+
+
 def test_two_requests_of_a_lane_at_once_are_refused():
     entered, go_on = threading.Event(), threading.Event()
 
@@ -319,16 +336,16 @@ def test_many_clients_get_their_own_answers_in_order():
     def make_writer(lane, n):
         return chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=keep)
 
-    lanes = Lanes(lambda lane, n: policies.Policy(gatherer, spec, n, seed=lane.actor), make_writer, unroll_length=T)
+    lanes = Lanes(lambda lane, n: policies.Policy(gatherer, spec, n, seed=lane.actor), make_writer, unroll_length=T, spec=spec)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: play(lanes, 10 * T + 1, lane=LaneId(i, 0, 1)), range(16)))
-    assert gatherer.num_environments == 16 * 3 * (10 * T + 1) and gatherer.num_batches < 16 * (10 * T + 1) / 2
+    assert gatherer.log.num_environments == 16 * 3 * (10 * T + 1) and gatherer.log.num_batches < 16 * (10 * T + 1) / 2
     for actor in range(16):
         alone = []
         single = Lanes(
             lambda lane, n: policies.Policy(network, spec, n, seed=lane.actor),
             lambda lane, n: chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=alone.append),
-            unroll_length=T,
+            unroll_length=T, spec=spec,
         )  # fmt: skip
         play(single, 10 * T + 1, lane=LaneId(actor, 0, 1))
         for ours, theirs in zip(together[actor], alone, strict=True):

@@ -4,14 +4,26 @@ import pytest
 
 from impala import bench
 from impala import config as config_lib
-from impala.bench import schemes, whole
+from impala.bench import schemes, serving, whole
 
 CATCH = config_lib.load("configs/catch.yaml")
 
 
-@pytest.mark.parametrize("name", bench._PARTS)
+PARTS = bench._PARTS | bench._TABLE
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_a_part_alone(name):
-    assert bench._alone(bench._PARTS[name], CATCH, 0.3) > 10
+    assert bench._alone(PARTS[name], CATCH, 0.3) > 10
+
+
+@pytest.mark.parametrize("program", ["seed", "ga3c"])
+def test_central_inference_alone(program):
+    config = config_lib.load(f"configs/{program}_catch.yaml")
+    rates = bench._alone(serving.serving_rates, config, 0.5)
+    assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
+    assert 16 <= rates["batch"] <= config.inference.max_environments
+    assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in serving.TRANSPORTS)
 
 
 def test_lockstep_on_one_core():
@@ -27,4 +39,4 @@ def test_every_scheme_has_a_share():
 
 
 def test_the_bound_by_hand():
-    assert bench.bound(env=4.0, inference=4.0, learner=2.0, table=float("inf")) == 1.0
+    assert bench.bound(env=4.0, inference=4.0, learner=2.0, table=float("inf")) == bench.bound(env=2.0, learner=2.0) == 1.0

@@ -76,15 +76,13 @@ def wait_for_peers(index, addresses):
     """Meets as a learner's node does, with less patience."""
     from impala import config as config_lib
     from impala.launching import processes
-    from impala.programs.learner_node import LearnerNode
+    from impala.programs import learner_group
 
     os.environ[processes.NODE_VARIABLE] = str(os.getppid())
-    node = object.__new__(LearnerNode)
-    node._config, node._index = config_lib.build({}, {"environment.name": "catch"}), index
-    node._stop, node._START_SECONDS = threading.Event(), 6
-    processes.restore_signals(node._stop)
+    learner_group._START_SECONDS, stop = 6, threading.Event()
+    processes.restore_signals(stop)
     print("WAITING", flush=True)
-    node._meet(addresses)
+    learner_group.join(config_lib.build({}, {"environment.name": "catch"}), index, addresses, stop)
 
 
 def main():

@@ -335,3 +335,24 @@ def test_a_checkpoint_is_its_tensors_and_one_readable_file(tmp_path):
     assert names == ["state.json", "tensors.data-00000-of-00001", "tensors.index"]
     state = json.loads((tmp_path / "0000000010" / "state.json").read_text())
     assert sorted(state["sha256"]) == names[1:] and state["updates"] == 10
+
+
+def test_a_target_network_comes_back_beside_the_one_that_learns(tmp_path):
+    """The target is never renewed here: it stays the network that training began with."""
+
+    def make(seed):
+        trained = Trained()
+        trained.network = networks.WithTarget(*(networks.make(SPEC, torso="mlp", hidden_sizes=(8,), seed=seed) for _ in "ab"))
+        trained.optimizer = optimizers.make("rmsprop", trained.network.trainable_variables, epsilon=0.1)
+        trained.optimizer.learning_rate = 1e-2
+        return trained
+
+    trained, fresh = make(1).train(5), make(2)
+    trained.checkpoints(tmp_path).save(5, {})
+    fresh.checkpoints(tmp_path).restore()
+    online, target = ([v.numpy() for v in part.trainable_variables] for part in (fresh.network._online, fresh.network._target))
+    start = [v.numpy() for v in make(1).network.trainable_variables]
+    for learned, kept, first, theirs in zip(online, target, start, trained.network.trainable_variables, strict=True):
+        np.testing.assert_array_equal(learned, theirs)
+        np.testing.assert_array_equal(kept, first)
+    assert max(np.abs(a - b).max() for a, b in zip(online, target)) > 1e-3

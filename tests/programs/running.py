@@ -15,11 +15,12 @@ CATCH = ["train", "--config", "configs/catch.yaml"]
 ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
 
 
-def run(*arguments, timeout=150):
+def run(*arguments, timeout=150, **environment):
     """Runs to the end; returns the completed process with its output as text."""
     return subprocess.run(
-        [*IMPALA, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
-    )
+        [*IMPALA, *map(str, arguments)], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=timeout, check=False,
+    )  # fmt: skip
 
 
 def start(*arguments):
@@ -54,6 +55,20 @@ def is_training(folder):
 def press_ctrl_c(process):
     """Sends SIGINT to every process of the session, as a terminal does."""
     os.killpg(process.pid, signal.SIGINT)
+
+
+def interrupted_and_resumed(folder, *arguments, first=()):
+    """Ends a run by Ctrl-C and goes on with it to its end; returns the first one's last row and the second, completed.
+
+    Arguments in `first` are for the first one alone.
+    """
+    process = start(*arguments, "--run", folder, "--target-return", 2, *first)
+    wait_for(lambda: is_training(folder), 90, "training")
+    press_ctrl_c(process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert not survivors(process)
+    return rows(folder)[-1], run(*arguments, "--run", folder)
 
 
 def node(process, name):

@@ -28,9 +28,11 @@ from tests.programs.running import (
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of Catch that ended by itself."""
-    folder = tmp_path_factory.mktemp("runs") / "catch"
+    folder, scratch = tmp_path_factory.mktemp("runs") / "catch", tmp_path_factory.mktemp("scratch")
     started = time.monotonic()
-    result = run(*CATCH, "--run", folder, "--checkpoint-period-seconds", "3", "--record-chunks", "5")
+    options = ["--run", folder, "--checkpoint-period-seconds", "3", "--record-chunks", "5"]
+    result = run(*CATCH, *options, TMPDIR=str(scratch))
+    assert not list(scratch.iterdir()), "all it writes lies in its folder"
     return folder, result, time.monotonic() - started
 
 
@@ -72,14 +74,16 @@ def test_tensorboard_has_the_same_numbers(finished):
     assert written == [pytest.approx(pair, rel=1e-4) for pair in in_csv]
 
 
-def test_trains_on_replayed_chunks_too(tmp_path):
+def test_trains_on_replayed_chunks_too_and_writes_a_profile(tmp_path):
     """Half of each batch from the uniform table that the same writer fills; CLEAR's terms ask which half."""
     folder = tmp_path / "catch"
     result = run(
         *CATCH, "--run", folder, "--replay.fraction", 0.5, "--replay.size", 500, "--loss.correction", "clear",
-        "--total-frames", 80_000, "--target-return", 2,
+        "--total-frames", 80_000, "--target-return", 2, "--profile",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    (trace,) = (folder / "profile").rglob("*.xplane.pb")
+    assert trace.stat().st_size > 10_000
     last = rows(folder)[-1]
     # of the 8 chunks of a batch 4 are fresh, and those alone are counted: nine tenths of 80 steps
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 80 * 0.9, rel=0.03)
@@ -104,10 +108,14 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     assert result.returncode == 2 and "network.core" in result.stderr
 
 
-def test_the_evaluator_plays_while_it_learns_and_keeps_the_best(tmp_path):
+def test_the_evaluator_keeps_the_best_and_the_lag_stays_under_its_bound(tmp_path):
+    """32 environments and batches of 8 imply 8 updates of lag; a queue of one batch is what 9 leave."""
     folder = tmp_path / "catch"
     options = ["--run", folder, "--evaluator.num-episodes", 32, "--evaluator.period-seconds", 2]
-    assert run(*CATCH, *options, "--total-frames", 400_000, "--target-return", 0.95).returncode == 0
+    options += ["--total-frames", 400_000, "--target-return", 0.95]
+    assert run(*CATCH, *options, "--learner.max-lag", 9).returncode == 0
+    lags = [float(row["lag_max"]) for row in rows(folder) if row["lag_max"]]
+    assert max(lags) <= 9 and int(rows(folder)[-1]["dropped_chunks"]) >= 0
     with (folder / "evaluations.csv").open() as file:
         evaluations = list(csv.DictReader(file))
     assert len(evaluations) >= 2 and {row["episodes"] for row in evaluations} == {"32"}
@@ -116,38 +124,7 @@ def test_the_evaluator_plays_while_it_learns_and_keeps_the_best(tmp_path):
     assert checkpoints.read_state(folder / "best")["fitness"] == max(means) > means[0]
     result = run("evaluate", folder, "--episodes", 200, "--best")
     assert result.returncode == 0 and float(result.stdout.split(" ±")[0]) == pytest.approx(max(means), abs=0.3)
-
-
-def test_the_lag_stays_under_its_bound(tmp_path):
-    """32 environments and batches of 8 imply 8 updates; a queue of one batch is what 9 leave."""
-    folder = tmp_path / "catch"
-    result = run(*CATCH, "--run", folder, "--learner.max-lag", 9, "--total-frames", 60_000)
-    assert result.returncode == 0, result.stderr
-    lags = [float(row["lag_max"]) for row in rows(folder) if row["lag_max"]]
-    assert max(lags) <= 9 and int(rows(folder)[-1]["dropped_chunks"]) >= 0
     assert run(*CATCH, "--run", folder, "--learner.max-lag", 3, "--restart").returncode == 2
-
-
-def test_impact_resumes_with_its_target_network(tmp_path):
-    """The target is never renewed here: after a resume it still is the network that the first launch began with."""
-    import tensorflow as tf
-
-    folder = tmp_path / "catch"
-    options = ["--run", folder, "--loss.correction", "impact", "--loss.target-period", 10**6, "--target-return", 2]
-
-    def kernels():
-        newest = checkpoints.Checkpoints(folder / "checkpoints").paths()[-1]
-        reader = tf.train.load_checkpoint(str(newest / "tensors"))
-        name = "network/{}/_torso/_layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-        return reader.get_tensor(name.format("_online")), reader.get_tensor(name.format("_target"))
-
-    assert run(*CATCH, *options, "--total-frames", 15_000).returncode == 0
-    online, target = kernels()
-    assert abs(online - target).max() > 1e-3
-    result = run(*CATCH, *options, "--total-frames", 20_000)
-    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
-    later, same = kernels()
-    assert (same == target).all() and abs(later - online).max() > 1e-3
 
 
 def test_evaluate_and_plot(finished):
@@ -227,11 +204,10 @@ def test_ctrl_c_while_it_starts(tmp_path):
     assert survivors(process) == []
 
 
-@pytest.mark.parametrize("seconds", [1.0, 3.0])
-def test_ctrl_c_at_any_time_leaves_nothing_running(tmp_path, seconds):
-    """Before, during and after the launch: the folder is free again and no node trains unattended."""
+def test_ctrl_c_at_any_time_leaves_nothing_running(tmp_path):
+    """Before or during the launch: the folder is free again and no node trains unattended."""
     process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
-    time.sleep(seconds)
+    time.sleep(1.0)
     press_ctrl_c(process)
     assert process.wait(60) in (0, 130)
     assert not survivors(process)
@@ -296,13 +272,6 @@ def test_the_death_of_the_launcher_leaves_nothing_running(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     wait_for(lambda: not survivors(process), 60, "the nodes end themselves")
-
-
-def test_profile_of_a_hundred_updates(tmp_path):
-    result = run(*CATCH, "--run", tmp_path / "run", "--profile", "--total-frames", 40_000, "--target-return", 2)
-    assert result.returncode == 0, result.stderr
-    (trace,) = (tmp_path / "run/profile").rglob("*.xplane.pb")
-    assert trace.stat().st_size > 10_000
 
 
 def test_a_checkpoint_of_another_network_is_refused_and_kept(finished, tmp_path):

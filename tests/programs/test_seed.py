@@ -3,36 +3,38 @@
 import pytest
 
 from impala import config as config_lib
-from tests.programs import running
-from tests.programs.running import ENDLESS, is_training, press_ctrl_c, rows, start, survivors, wait_for
+from tests.programs.running import interrupted_and_resumed, rows
 
 SEED = ["train", "--config", "configs/seed_catch.yaml"]
+RPC = ["--inference.transport", "rpc"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
+    """A run over RPC that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
     folder = tmp_path_factory.mktemp("runs") / "seed"
-    return folder, running.run(*SEED, "--run", folder, "--record-chunks", 5)
+    return folder, *interrupted_and_resumed(folder, *SEED, "--record-chunks", 5, first=RPC)
 
 
-def test_learns_catch_and_ends_by_itself(finished):
-    folder, result = finished
-    assert result.returncode == 0, result.stderr
+def test_it_resumes_learns_catch_and_ends_by_itself(finished):
+    folder, interrupted, result = finished
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     last = rows(folder)[-1]
     assert float(last["return_mean"]) >= 0.9
+    assert int(last["updates"]) > int(interrupted["updates"]) > 0
     assert (last["duplicate_chunks"], last["missing_chunks"], last["skipped_updates"]) == ("0", "0", "0")
     assert 0 < float(last["lag_mean"]) < 20
 
 
 def test_actors_do_without_tensorflow(finished):
-    folder, _ = finished
+    folder, _, _ = finished
     assert float(rows(folder)[-1]["rss_actors_mb"]) < 300, "importing TensorFlow alone takes 420 MB"
 
 
 def test_chunks_know_the_version_of_every_step(finished):
     import numpy as np
 
-    folder, _ = finished
+    folder, _, _ = finished
     chunks = [np.load(path) for path in sorted((folder / "chunks").glob("*.npz"))]
     assert len(chunks) == 5 and all(chunk["weights_version"].shape == (20,) for chunk in chunks)
     assert all((np.diff(chunk["weights_version"]) >= 0).all() for chunk in chunks)
@@ -41,25 +43,12 @@ def test_chunks_know_the_version_of_every_step(finished):
 def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
     from impala.monitoring.logs import read_csv
 
-    folder, _ = finished
+    folder, _, _ = finished
     episodes, last = read_csv(folder / "episodes.csv"), rows(folder)[-1]
     assert len(episodes) >= int(last["episodes"]) > 100
+    assert int(last["episodes"]) == pytest.approx(int(last["frames"]) / 9, rel=0.1), "an episode of Catch is nine steps"
     versions = [int(episode["weights_version"]) for episode in episodes]
     assert versions[-1] > int(last["updates"]) / 2 and {episode["environment"] for episode in episodes} == set(map(str, range(32)))
-
-
-def test_ctrl_c_ends_in_order_and_it_resumes(tmp_path):
-    folder = tmp_path / "run"
-    process = start(*SEED, *ENDLESS, "--run", folder)
-    wait_for(lambda: is_training(folder), 60, "training")
-    press_ctrl_c(process)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert not survivors(process)
-    before = rows(folder)[-1]
-    result = running.run(*SEED, "--run", folder, "--total-frames", int(before["frames"]) + 20_000, "--target-return", 2)
-    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
-    assert int(rows(folder)[-1]["updates"]) > int(before["updates"])
 
 
 @pytest.mark.parametrize(

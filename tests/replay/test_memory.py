@@ -49,3 +49,22 @@ def test_a_writer_that_waits_hears_the_stop():
 def test_a_size_without_room_is_refused():
     with pytest.raises(ValueError, match="size=0; expected 1 or more chunks"):
         MemoryQueue(0)
+
+
+def test_several_readers_take_whole_batches():
+    queue, taken, lock = MemoryQueue(10), [], threading.Lock()
+
+    def read():
+        while batch := queue.take(4, 1.0):
+            with lock:
+                taken.append(batch)
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    queue(list(range(42)))
+    for reader in readers:
+        reader.join(10)
+    assert all(batch == list(range(batch[0], batch[0] + 4)) for batch in taken)
+    assert sorted(chunk for batch in taken for chunk in batch) == list(range(40)) and queue.fill() == 0.2
+    assert queue.take(3, 0.05) == [], "two are left"

@@ -1,0 +1,161 @@
+"""What an actor has whose policy, or the network behind it, is in another process: see `acting.inference`."""
+
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from impala.acting.chunks import check_finite
+from impala.acting.policies import Decision
+from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
+
+_SLICE_SECONDS = 0.2
+
+
+class LaneId(NamedTuple):
+    """Names a lane, and which life of its client it is in: `life` rises whenever the client starts anew."""
+
+    actor: int
+    first_environment: int
+    life: int
+    task: int = 0
+
+
+class Stopped(Exception):
+    """It was time to stop before the answer came."""
+
+
+class Pending(Protocol):
+    """What was asked for and is not yet there; `over_rpc` and shared memory give it."""
+
+    def wait(self, seconds: float) -> bool:
+        """Returns whether the result is there, if need be after waiting so long."""
+
+    def result(self) -> Any:
+        """Returns the result, or raises what the other side raised."""
+
+
+class _OverRpc:
+    def __init__(self, future: futures.Future):
+        self._future, self.result = future, future.result
+
+    def wait(self, seconds: float) -> bool:
+        return bool(futures.wait([self._future], seconds).done)
+
+
+def over_rpc(method: Callable[..., futures.Future]) -> Callable[..., Pending]:
+    """Returns an RPC client's `futures.method` as what the classes here take."""
+    return lambda *arguments: _OverRpc(method(*arguments))
+
+
+Fields = list[tuple[tuple[int, ...], np.dtype]]  # (shape, dtype) of each array
+
+
+def decision_fields(spec: EnvironmentSpec, num_environments: int) -> tuple[Fields, Fields]:
+    """Returns the fields of a `Step` and of a `Decision` that has a version for each environment."""
+    n, (shape, dtype), (action_shape, action_dtype) = num_environments, spec.observation, spec.actions.array
+    numbers, bools = ((n,), np.float32), ((n,), np.bool_)
+    logits = ((n, spec.actions.num_parameters), np.float32)
+    return (
+        [((n, *shape), dtype), numbers, numbers, bools, bools],
+        [((n, *action_shape), action_dtype), logits, numbers, ((n,), np.int64)],
+    )
+
+
+def network_fields(spec: EnvironmentSpec, num_environments: int, core_state_shape=None) -> tuple[Fields, Fields]:
+    """Returns the inputs of an `Outputs` and what it gives, the version included."""
+    n, (shape, dtype) = num_environments, spec.observation
+    _, ((action_shape, action_dtype), logits, value, version) = decision_fields(spec, n)
+    core = [((n, *core_state_shape), np.float32)] if core_state_shape else []
+    led_here = [((1, *action_shape), action_dtype), ((1, n), np.float32)] if core else []
+    inputs = [((spec.num_stacked, n, *shape), dtype), ((1, n), np.bool_), *led_here, *core]
+    return inputs, [logits, value, *core, version]
+
+
+def result_of(pending: Pending, should_stop: Callable[[], bool]) -> Any:
+    """Waits for a result. Raises `Stopped` when `should_stop` says so first."""
+    while not pending.wait(_SLICE_SECONDS):
+        if should_stop():
+            raise Stopped
+    return pending.result()
+
+
+class Client:
+    """A policy that decides elsewhere; for an `Actor` whose unrolls are written there too.
+
+    Asks as soon as a step is observed, so that whatever its actor does before it needs the decision takes no time.
+
+    Args:
+      request: (number, *step) → a pending `Decision`'s fields; what is lost on the way it repeats.
+      should_stop: asked while an answer is waited for; True raises `Stopped`.
+    """
+
+    window, core_state = np.zeros(0), ()
+
+    def __init__(self, request: Callable[..., Pending], *, should_stop: Callable[[], bool] = lambda: False):
+        self._request, self._should_stop = request, should_stop
+        self._number, self._pending = 0, None
+
+    def observe(self, step: Step) -> None:
+        """Sends the step."""
+        self._pending = self._request(self._number, *step)
+        self._number += 1
+
+    def decide(self) -> Decision:
+        """Returns what was decided on the last step observed."""
+        return Decision(*result_of(self._pending, self._should_stop))
+
+
+class NoWriter:
+    """Writes nothing: the unrolls are written where the decisions are made."""
+
+    def start(self, *_) -> None:
+        """See `chunks.Writer`."""
+
+    def append(self, *_) -> None:
+        """See `chunks.Writer`."""
+
+
+class Network:
+    """Is `Outputs` of a network that computes elsewhere.
+
+    Args:
+      request: (*inputs) → pending outputs, or nothing where the caller has to ask again.
+      should_stop: see `Client`.
+    """
+
+    def __init__(self, request: Callable[..., Pending], *, should_stop: Callable[[], bool] = lambda: False):
+        self._request, self._should_stop = request, should_stop
+
+    def __call__(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        while True:
+            if outputs := result_of(self._request(*inputs), self._should_stop):
+                return tuple(outputs)
+            if self._should_stop():
+                raise Stopped
+
+
+class Sink:
+    """Hands the chunks of an unroll to a queue elsewhere; those of one unroll may be on their way as the next is acted.
+
+    Args:
+      request: (list of chunks, each the tuple of its fields) → pending until there was room for them.
+      should_stop: see `Client`.
+    """
+
+    def __init__(self, request: Callable[..., Pending], *, should_stop: Callable[[], bool] = lambda: False):
+        self._request, self._should_stop = request, should_stop
+        self._pending, self._account = None, TimeAccount()
+
+    def __call__(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            check_finite(chunk)
+        if self._pending is not None:
+            with self._account.part("blocked"):
+                result_of(self._pending, self._should_stop)
+        self._pending = self._request([tuple(chunk) for chunk in chunks])
+
+    def blocked_fraction(self) -> float:
+        """Returns the share of time waited for the queue since the last call."""
+        return self._account.fractions().get("blocked", 0.0)

@@ -1,0 +1,174 @@
+"""Central inference alone: callers whose environments take no time ask from processes of their own, without a pause.
+
+What the server does for a request is what it does in the program: SEED's lanes remember, decide and write unrolls,
+GA3C's predictors only predict. Beside it the same network in batches as large as the server makes, called directly.
+"""
+
+import multiprocessing
+import os
+import time
+from concurrent import futures
+
+from impala import config as config_lib
+
+TRANSPORTS = ("shared_memory", "rpc")
+
+
+def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]:
+    """Returns agent steps/s that are decided directly and over each transport, and latencies in seconds.
+
+    direct, batch: the bare network, and the mean batch of the served ones; shared_memory, rpc: rates;
+    shared_memory_p50, …: of the time that a request takes.
+    """
+    from impala.acting import policies
+    from impala.bench import parts
+    from impala.launching import processes
+    from impala.programs.compose import make_network
+
+    processes.hide_gpus()
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    spec = parts.make_environment(config, 1).spec
+    outputs = policies.network_outputs(make_network(config, spec))
+    result = {}
+    for transport in TRANSPORTS:
+        result |= _served(config, spec, outputs, transport, seconds)
+    batch = max(1, round(result["batch"] / config.actor.num_lane_environments)) * config.actor.num_lane_environments
+    inputs = parts.random_inputs(spec, batch, config.network.core_state_shape)
+
+    def infer():
+        outputs(*inputs)
+        return batch
+
+    return result | {"direct": parts.rate(infer, seconds)}
+
+
+def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, float]:
+    import numpy as np
+
+    from impala.launching import shared_memory
+    from impala.launching.rpc import server as rpc_server
+
+    method, log = {"seed": _lanes, "ga3c": _predictors}[config.program](config, spec, outputs)
+    if transport == "rpc":
+        num_threads = config.actor.num_actors * config.actor.num_lanes + 4
+        server = rpc_server.Server(thread_pool_size=num_threads)
+        server.Bind("ask", lambda name, number, *arrays: tuple(method(tuple(name), number, *arrays)))
+        server.Start()
+        address, stop = server.address, server.Stop
+    else:
+        address = shared_memory.new_address()
+        server = shared_memory.Server(address, lambda name, number, arrays: method(name, number, *arrays))
+        stop = server.close
+    context = multiprocessing.get_context("spawn")
+    over = context.Event()
+    count = config.actor.num_actors
+    with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=(over,)) as pool:
+        callers = [pool.submit(_ask, config, spec, transport, address, index) for index in range(count)]
+        try:
+            while log.num_environments < 20 * config.actor.num_environments:  # all are there, and traces are made
+                if failed := [caller for caller in callers if caller.done()]:
+                    failed[0].result()
+                time.sleep(0.05)
+            log.columns()
+            started, before = time.perf_counter(), log.num_environments
+            time.sleep(seconds)
+            rate = (log.num_environments - before) / (time.perf_counter() - started)
+            batch = log.columns()["inference_batch_mean"]
+        finally:
+            over.set()
+        latencies = np.concatenate([caller.result() for caller in callers])
+    stop()
+    percentiles = {f"{transport}_p{p}": float(np.percentile(latencies, p)) for p in (50, 99)}
+    return {transport: rate, "batch": batch} | percentiles
+
+
+def _lanes(config, spec, outputs):
+    from impala.acting import chunks, inference
+    from impala.programs.compose import make_policy
+    from impala.programs.placements import with_version
+    from impala.types import Origin
+
+    gatherer = inference.Gatherer(
+        with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
+        timeout_seconds=config.inference.timeout_seconds,
+    )  # fmt: skip
+    state, length = config.network.core_state_shape, config.learner.unroll_length
+
+    def make_writer(lane, n: int):
+        origin = Origin(0, lane.actor, lane.first_environment, 0, 0)
+        return chunks.UnrollWriter(
+            spec, n, unroll_length=length, origin=origin, sink=lambda chunks: None, core_state_shape=state,
+            version_per_step=True,
+        )  # fmt: skip
+
+    lanes = inference.Lanes(
+        lambda lane, n: make_policy(gatherer, spec, n, core_state_shape=state, seed=lane.actor), make_writer,
+        unroll_length=length, spec=spec,
+    )  # fmt: skip
+
+    def step(name, number, *arrays):
+        from impala.acting.remote import LaneId
+        from impala.types import Step
+
+        return lanes.step(LaneId(*name), number, Step(*arrays))
+
+    return step, gatherer.log
+
+
+def _predictors(config, spec, outputs):
+    from impala.acting.predictors import Predictors
+    from impala.programs.placements import with_version
+
+    predictors = Predictors(
+        with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
+        num_threads=config.ga3c.num_predictors, queue_size=config.ga3c.num_predictions,
+    )  # fmt: skip
+    return lambda name, number, *arrays: predictors(*arrays), predictors.log
+
+
+# --- in the callers' processes
+
+_over = None
+
+
+def _keep(event) -> None:
+    global _over
+    _over = event
+
+
+def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
+    """Keeps a request of every lane under way until it is over; returns the seconds that each took."""
+    import functools
+
+    from impala.acting import remote
+    from impala.bench import parts
+    from impala.launching import shared_memory
+    from impala.launching.rpc import client as rpc_client
+
+    n = config.actor.num_lane_environments
+    if config.program == "seed":
+        inputs, (asked, given) = parts.random_step(spec, n), remote.decision_fields(spec, n)
+    else:
+        state = config.network.core_state_shape
+        inputs, (asked, given) = parts.random_inputs(spec, n, state), remote.network_fields(spec, n, state)
+    lanes, seconds = [], []
+    for lane in range(config.actor.num_lanes):
+        name = (actor, lane * n, 0, 0)
+        if transport == "rpc":
+            client = rpc_client.Client(address, call_timeout=60)
+            lanes.append(functools.partial(remote.over_rpc(client.futures.ask), name))
+        else:
+            lanes.append(shared_memory.Caller(address, name, arguments=asked, results=given))
+    under_way = [(time.perf_counter(), ask(0, *inputs)) for ask in lanes]
+    number = 0
+    while not _over.is_set():
+        number += 1
+        for index, ask in enumerate(lanes):
+            started, pending = under_way[index]
+            while not pending.wait(1.0):
+                if _over.is_set():
+                    return seconds
+            pending.result()
+            seconds.append(time.perf_counter() - started)
+            under_way[index] = time.perf_counter(), ask(number, *inputs)
+    return seconds

@@ -1,0 +1,202 @@
+"""The sections of a configuration, one a station or program, and the range of every value."""
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+Correction = Literal[
+    "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
+    "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
+    "epsilon_add", "epsilon_max", "ppo_clip", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
+]  # fmt: skip
+_WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
+OF_DISCRETE_ACTIONS = {"epsilon_add", "epsilon_max", "laser"}  # they look at the probability of every action
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Evolving = Literal["learning_rate", "entropy_cost"]
+Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v), Field(ge=0)]  # inf: unclipped
+_FromList = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+Sizes = Annotated[tuple[Count, ...], _FromList]
+
+
+def _names(value) -> str | tuple[str, ...]:
+    names = value if isinstance(value, (list, tuple)) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"got {value!r}; expected a name, or a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"got {value!r}; expected each name once")
+    return value if isinstance(value, str) else tuple(names)
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EnvironmentConfig(Model):
+    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id; a list of them for many tasks."""
+
+    name: Annotated[Any, PlainValidator(_names)]  # str or tuple[str, ...]
+    protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
+    action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The environments, one or several."""
+        return (self.name,) if isinstance(self.name, str) else self.name
+
+
+class NetworkConfig(Model):
+    torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
+    hidden_sizes: Sizes = (64, 64)  # of the MLP
+    core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
+    core_size: Count = 256  # units of the LSTM
+    bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+
+    @property
+    def core_state_shape(self) -> tuple[int, int] | None:
+        """The shape of one environment's core state, None without a core; (h, c) of an LSTM."""
+        return (2, self.core_size) if self.core == "lstm" else None
+
+
+class ActorConfig(Model):
+    num_actors: Count = 1  # processes
+    num_environments: Count = 32  # of each actor
+    num_lanes: Count = 2  # groups of environments: one steps while another is inferred
+    num_environment_threads: Count = 2  # of each actor
+    num_tensorflow_threads: Count = 1  # of each actor
+
+    @property
+    def num_lane_environments(self) -> int:
+        """Environments of each lane."""
+        return self.num_environments // self.num_lanes
+
+    @property
+    def num_lane_threads(self) -> int:
+        """Threads that step a lane's environments."""
+        return max(1, self.num_environment_threads // self.num_lanes)
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.num_environments % self.num_lanes:
+            raise ValueError(
+                f"num_environments={self.num_environments} is not divisible by num_lanes={self.num_lanes}; "
+                "every lane steps the same number of environments"
+            )
+        return self
+
+
+class ReplayConfig(Model):
+    queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
+    queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
+    size: Count = 10_000  # chunks
+
+
+class LossConfig(Model):
+    """A scheme takes the parameters that it has; its file says which, and what they mean."""
+
+    correction: Correction = "vtrace"
+    clip_rho: Clip = 1.0  # ρ̄
+    clip_c: Clip = 1.0  # c̄
+    clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
+    lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0
+    pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
+    allow_expansion: bool = False  # take c̄ > ρ̄ all the same
+    alpha_rho: Fraction = 0.5  # leaky_vtrace
+    alpha_c: Fraction = 0.5
+    control_variate: bool = True  # per_decision_is
+    epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
+    surrogate_clip: Positive = 0.2  # ppo_clip, impact
+    ratio_max: Positive = 2.0  # impact
+    target_period: Count = 10  # impact: updates between copies into the target network
+    policy_cloning_cost: NonNegative = 0.01  # clear
+    value_cloning_cost: NonNegative = 0.005  # clear
+    trust_threshold: Annotated[float, Field(gt=0)] = 0.1  # laser; infinity trusts everything
+    popart: bool = False  # values at a scale of each task's own: losses/popart.py
+    popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, an update
+    discount: Fraction = 0.99  # γ
+    baseline_cost: NonNegative = 0.5
+    entropy_cost: NonNegative = 0.01
+    entropy_cost_schedule: Schedule = "constant"
+    reward_clipping: Literal["none", "abs_one", "soft_asymmetric", "soft_asymmetric_code"] = "abs_one"
+    reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
+
+    @model_validator(mode="after")
+    def _check(self):
+        if self.correction == "clear" and self.popart:
+            raise ValueError("popart=True; expected false: clear clones values, which PopArt rescales all the time")
+        if self.correction == "laser" and self.clip_rho == 0:
+            raise ValueError("clip_rho=0.0; expected more than 0: laser compares with the policy that it implies")
+        if self.allow_expansion or self.correction not in _WITH_CLIPPED_TRACES:
+            return self
+        if self.clip_c > self.clip_rho:
+            raise ValueError(
+                f"clip_c={self.clip_c} > clip_rho={self.clip_rho}; V-trace contracts only for clip_rho ≥ clip_c "
+                "(IMPALA, Theorem 1); allow_expansion forces it"
+            )
+        if self.correction == "leaky_vtrace" and self.alpha_rho > self.alpha_c:
+            raise ValueError(
+                f"alpha_rho={self.alpha_rho} > alpha_c={self.alpha_c}; leaky V-trace may expand then; "
+                "allow_expansion forces it"
+            )
+        return self
+
+
+class LearnerConfig(Model):
+    unroll_length: Count = 20  # T, agent steps
+    batch_size: Count = 32  # B, chunks, over all learners
+    num_learners: Count = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: Positive = 5e-4
+    learning_rate_schedule: Schedule = "linear"
+    epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    max_grad_norm: Positive = 40.0
+    num_tensorflow_threads: Count = 2
+    max_lag: Count | None = None  # updates of policy lag; sizes the queue, and fresh chunks that are older are dropped
+    num_prefetched_batches: Count = 1  # between feeder and training thread; each adds an update of policy lag
+    jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
+
+
+class InferenceConfig(Model):
+    """Where one network decides for all actors: acting/inference.py."""
+
+    transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: between machines too
+    max_environments: Count = 64  # of a batch
+    timeout_seconds: Positive = 0.005  # that the first request of a batch waits for others (ga3c: nobody waits)
+
+
+class GA3CConfig(Model):
+    """The threads around the one model: programs/ga3c.py. The defaults are those of the published code."""
+
+    num_predictors: Count = 2  # threads, at the start
+    num_trainers: Count = 2  # threads, at the start
+    num_predictions: Count = 100  # requests that may wait in the prediction queue
+    adjustment_seconds: NonNegative = 20.0  # between changes of the numbers of threads and agents; 0: never
+
+
+class EvaluatorConfig(Model):
+    """A process that plays the newest weights now and then; the best are kept beside the latest."""
+
+    num_episodes: Annotated[int, Field(ge=0)] = 0  # of each evaluation; 0: no evaluator
+    period_seconds: Positive = 300.0  # from the start of one evaluation to the start of the next
+    greedy: bool = False
+
+
+class PopulationConfig(Model):
+    """Population-based training: programs/population.py. The defaults are those of the paper."""
+
+    size: Count = 1  # members; 1 is no population
+    burn_in_frames: Annotated[int, Field(ge=0)] = 20_000_000  # of a member, before it evolves
+    period_episodes: Count = 5_000  # of a member, between its evolutions
+    threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
+    parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost")
+    factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
+    probability: Fraction = 1 / 3

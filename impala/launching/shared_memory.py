@@ -1,0 +1,272 @@
+"""Calls between processes of one machine whose arrays lie in memory that both of them see.
+
+    caller: writes arguments ── "they are there" ──▶ server: reads them, calls, writes results
+            reads results ◀── "they are there" ──────┘
+
+One connection is one caller's and holds one call at a time. What is said goes through a local socket, a few bytes a
+call; who waits sleeps. Neither memory nor socket has a name in the file system: both are gone when both sides are,
+however these end. Nothing is decoded but numbers, and only processes of the same user are heard.
+"""
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
+
+_ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
+_SHAKE_HANDS_SECONDS = 1.0
+_NUMBER, _ANSWER = struct.Struct("<q"), struct.Struct("<?i")  # of the call; whether it failed, and bytes of its message
+_CREDENTIALS = struct.Struct("3i")
+
+
+class CallFailed(RuntimeError):
+    """The server's function raised; with its message."""
+
+
+class ServerAway(RuntimeError):
+    """There has been no server for longer than the caller's patience."""
+
+
+def new_address() -> str:
+    """Returns an address that no other server has."""
+    return f"impala-{os.getpid()}-{os.urandom(8).hex()}"
+
+
+class Server:
+    """Answers calls in a thread for each connection.
+
+    Args:
+      address: see `new_address`; connections come from this machine alone.
+      function: (name of the connection, number of the call, arguments) → results. The arguments are valid during the
+        call. What it raises reaches the caller.
+
+    Raises:
+      OSError: the address is in use.
+    """
+
+    def __init__(self, address: str, function: Callable[[tuple, int, list[np.ndarray]], Sequence[np.ndarray]]):
+        self._function, self._connections = function, set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind("\0" + address)
+        self._socket.listen(512)
+        threading.Thread(target=self._accept, name="shared memory", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the server and its connections."""
+        for end in (self._socket, *self._connections):
+            with contextlib.suppress(OSError):  # the other side is gone already
+                end.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="shared memory", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            self._connections.add(connection)
+            try:
+                self._converse(connection)
+            except OSError:  # the caller is gone: what its lane remembers ends with its next life
+                pass
+            finally:
+                self._connections.discard(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        hello, handles, *_ = socket.recv_fds(connection, _HELLO_BYTES, 1)
+        try:
+            if user != os.getuid() or len(handles) != 1:
+                return
+            said = json.loads(hello)
+            arguments, results = _map(handles[0], said["arguments"], said["results"])
+            name = tuple(said["name"])
+        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+            return _answer(connection, f"{type(error).__name__}: {error}")
+        finally:
+            for handle in handles:
+                os.close(handle)
+        _answer(connection, None)
+        while (said := _receive(connection, _NUMBER.size)) is not None:
+            (number,) = _NUMBER.unpack(said)
+            try:
+                _copy(self._function(name, number, arguments), results)
+                message = None
+            except Exception as error:  # the caller hears of it
+                message = f"{type(error).__name__}: {error}"
+            _answer(connection, message)
+
+
+class Caller:
+    """Calls a `Server`'s function; a server that goes away is waited for, and told again what it did not answer.
+
+    Args:
+      address: of the server.
+      name: of this connection, numbers.
+      arguments, results: of every call.
+      patience_seconds: for a server that is away.
+    """
+
+    def __init__(
+        self, address: str, name: Sequence[int], *, arguments: Fields, results: Fields, patience_seconds: float = 60.0
+    ):
+        self._address, self._patience = address, patience_seconds
+        arguments, results = _plain(arguments), _plain(results)
+        self._hello = json.dumps(dict(name=[int(n) for n in name], arguments=arguments, results=results))
+        self._handle = os.memfd_create("impala", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._handle, _size(arguments) + _size(results))
+            self._arguments, self._results = _map(self._handle, arguments, results)
+        except BaseException:
+            os.close(self._handle)
+            raise
+        self._socket: socket.socket | None = None
+        self._away_since: float | None = None
+        self._number = 0
+
+    def __call__(self, number: int, *arguments: np.ndarray) -> "Caller":
+        """Begins the call; returns what its results can be waited for with. Only one at a time is under way."""
+        _copy(arguments, self._arguments)
+        self._number = number
+        self._say()
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        """Returns whether the call is answered, if need be after waiting so long.
+
+        Raises:
+          ServerAway: for longer than the patience.
+        """
+        if self._socket is None:
+            time.sleep(min(seconds, 0.1))
+            self._say()
+        if self._socket is None:
+            return False
+        return bool(select.select([self._socket], [], [], seconds)[0]) and self._is_alive()
+
+    def result(self) -> list[np.ndarray]:
+        """Returns the results once `wait` was true. Raises `CallFailed` when the function raised."""
+        failed, length = _ANSWER.unpack(_receive(self._socket, _ANSWER.size))
+        if failed:
+            raise CallFailed((_receive(self._socket, length) or b"").decode(errors="replace"))
+        return [array.copy() for array in self._results]
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._disconnect()
+        self._arguments = self._results = []  # the memory goes with them
+        os.close(self._handle)
+
+    def _say(self) -> None:
+        try:
+            if self._socket is None:
+                self._connect()
+            self._socket.sendall(_NUMBER.pack(self._number))
+        except OSError:
+            self._disconnect()
+
+    def _connect(self) -> None:
+        self._away_since = self._away_since or time.monotonic()
+        if time.monotonic() - self._away_since > self._patience:
+            raise ServerAway(f"no server at {self._address} for {self._patience:g} s")
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_SHAKE_HANDS_SECONDS)  # a frozen server lets us in and says nothing
+        try:
+            connection.connect("\0" + self._address)
+            socket.send_fds(connection, [self._hello.encode()], [self._handle])
+            answer = _receive(connection, _ANSWER.size)
+            if answer is None:
+                raise ConnectionResetError("the server refused the connection")
+            failed, length = _ANSWER.unpack(answer)
+            if failed:
+                raise CallFailed((_receive(connection, length) or b"").decode(errors="replace"))
+        except BaseException:
+            connection.close()
+            raise
+        connection.settimeout(None)
+        self._socket, self._away_since = connection, None
+
+    def _is_alive(self) -> bool:
+        try:
+            if self._socket.recv(1, socket.MSG_PEEK):
+                return True
+        except OSError:
+            pass
+        self._disconnect()
+        return False
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _plain(fields: Fields) -> list:
+    return [([int(n) for n in shape], np.dtype(dtype).str) for shape, dtype in fields]
+
+
+def _bytes(shape, dtype) -> int:
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _size(fields) -> int:
+    return sum(_bytes(shape, dtype) for shape, dtype in fields) + _ALIGNMENT  # mmap takes no empty memory
+
+
+def _map(handle: int, arguments: list, results: list) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Returns arrays that lie in the memory: those of the arguments, then those of the results."""
+    size = _size(arguments) + _size(results)
+    if os.fstat(handle).st_size < size:
+        raise ValueError(f"{os.fstat(handle).st_size} bytes of shared memory; expected {size}")
+    memory, start, arrays = mmap.mmap(handle, size), 0, []
+    for shape, dtype in (*arguments, *results):
+        if np.dtype(dtype).kind not in "biuf":
+            raise ValueError(f"an array of {dtype}; expected numbers")
+        arrays.append(np.frombuffer(memory, dtype, math.prod(shape), start).reshape(shape))
+        start += _bytes(shape, dtype)
+    return arrays[: len(arguments)], arrays[len(arguments) :]
+
+
+def _copy(sources: Sequence, targets: list[np.ndarray]) -> None:
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} arrays; expected {len(targets)}")
+    for index, (source, target) in enumerate(zip(sources, targets)):
+        source = np.asarray(source)
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise ValueError(
+                f"array {index} is {source.dtype}{list(source.shape)}; expected {target.dtype}{list(target.shape)}"
+            )
+        target[...] = source
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    """Returns `size` bytes, or None when the other side is gone."""
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            return None
+        parts += part
+    return parts
+
+
+def _answer(connection: socket.socket, error: str | None) -> None:
+    message = (error or "").encode()[:_ERROR_BYTES]
+    connection.sendall(_ANSWER.pack(error is not None, len(message)) + message)

@@ -1,0 +1,218 @@
+"""GA3C (Babaeizadeh et al. 2016, arXiv:1611.06256).
+
+    agent 0 ─┐ frames   ┌─ one process, one model ──────────────────────────────────────────┐
+    agent 1 ─┼─────────▶│ prediction queue ─▶ N_P predictor threads: π, V ──▶ to each agent │
+    agent n ─┘          │                                                                   │
+        └─ T steps ────▶│ training queue ─▶ N_T trainer threads ─▶ update                   │
+                        └───────────────────────────────────────────────────────────────────┘
+
+Agents have no network. Each keeps its stack of frames and draws its actions from the probabilities that it is sent;
+every T = 5 steps it hands in what it played. Between prediction and training the weights change: that lag is small, and
+the paper's remedy for it is to add ε to the probability whose logarithm is taken (`losses.epsilon`); any other scheme
+is one word. A controller tries one more or one less of each count now and then and goes back when training became
+slower.
+
+Differences from the paper: an agent is a process that steps many environments in lanes; agents are all started at the
+launch, and those beyond N_A wait for their turn; trainers prepare their batches at the same time and update one after
+the other, so that a checkpoint holds the weights of one moment; the last reward of an episode enters its returns, which
+the published code drops; an unroll is cut at T steps and goes on across the end of an episode, masked there.
+"""
+
+import contextlib
+import functools
+import queue
+import threading
+import time
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+import numpy as np
+
+from impala.config import Config
+from impala.programs.compose import make_actor
+from impala.programs.evaluator_node import EvaluatorNode
+from impala.programs.learner_node import LearnerNode
+from impala.programs.placements import with_version
+from impala.programs.random_walk import RandomWalk
+from impala.programs.remote_actor import RemoteActorNode
+from impala.programs.run import Run
+from impala.programs.side_jobs import Periodically
+from impala.types import Chunk, EnvironmentSpec, Origin
+
+_RPC_SECONDS, _SPARE_THREADS = 300.0, 16
+_SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires the one process with the model, and `actor.num_actors` agents."""
+    program = lp.Program(config.program)
+    # Every lane may wait for a prediction and for room in the training queue at the same time.
+    threads = 2 * config.actor.num_actors * config.actor.num_lanes + _SPARE_THREADS
+    learner = program.add_node(
+        lp.CourierNode(TrainerNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
+    )
+    learner.set_client_kwargs(call_timeout=_RPC_SECONDS)
+    for index in range(config.actor.num_actors):
+        program.add_node(lp.PyClassNode(AgentNode, config, run, index, learner=learner), "actor")
+    if config.evaluator.num_episodes:
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
+    return program
+
+
+class TrainerNode(LearnerNode):
+    """A `LearnerNode` whose batches come through its own RPC `train`, and which predicts for the agents."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run):
+        super().__init__(config, spec, run, table=None)
+        from impala.acting import policies, predictors
+        from impala.crews import Crew
+        from impala.launching import shared_memory
+        from impala.replay.datasets import Deduplicator
+        from impala.replay.memory import MemoryQueue
+
+        self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
+        self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
+        # The model itself predicts: while an update is under way, some of the parameters may be newer than the version.
+        outputs = with_version(policies.network_outputs(self._learner.network), lambda: self._learner.num_updates)
+        self._predictors = predictors.Predictors(
+            outputs, max_environments=config.inference.max_environments,
+            num_threads=config.ga3c.num_predictors, queue_size=config.ga3c.num_predictions,
+        )  # fmt: skip
+        self._address = shared_memory.new_address()
+        shared_memory.Server(self._address, self._predict_in_turn)
+        self._turn, self._results = threading.Lock(), queue.SimpleQueue()
+        self._trainers: Crew | None = None
+        self._agents = _Gate(config.actor.num_actors)
+        sizes = dict(num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers)
+        num_agents = dict(num_agents=config.actor.num_actors)
+        self._walk = RandomWalk(num_agents | sizes, most=num_agents, apply=self._set_sizes, seed=config.seed)
+
+    # --- RPCs ---
+
+    def predict(self, agent: tuple[int], _: int, *inputs: np.ndarray) -> tuple:
+        """Returns (logits, value, …, version) for an agent's environments; nothing while it is not its turn."""
+        return self._predictors(*inputs) if self._agents.may_pass(*agent, _SLICE_SECONDS) else ()
+
+    def address(self) -> str:
+        """Returns where `predict` is served by shared memory."""
+        return self._address
+
+    def train(self, chunks: list[tuple]) -> None:
+        """Takes the chunks of an unroll; returns when the training queue had room for them."""
+        with self._accepting:
+            is_new = self._deduplicator.is_new  # a call whose answer was lost is repeated
+            new = [chunk for chunk in map(Chunk._make, chunks) if is_new(Origin(*chunk.origin.tolist()))]
+        self._queue(new)
+
+    def step(self) -> dict[str, float]:
+        """Waits for an update of the trainers; returns its metrics, none when none came within a second."""
+        from impala.crews import Crew
+
+        if self._trainers is None:
+            self._trainers = Crew(self._train, self._walk.sizes["num_trainers"], name="trainer")
+        self._trainers.check()
+        self._predictors.crew.check()
+        try:
+            return self._results.get(timeout=1.0)
+        except queue.Empty:
+            return {}
+
+    def _predict_in_turn(self, agent: tuple[int], number: int, inputs: list[np.ndarray]) -> tuple:
+        while not (outputs := self.predict(agent, number, *inputs)):
+            pass
+        return outputs
+
+    # --- the crews and their sizes ---
+
+    def _train(self) -> None:
+        """One turn of a trainer."""
+        from impala.replay import datasets
+
+        started = time.monotonic()
+        chunks = self._queue.take(self._config.learner.batch_size, _TAKE_SECONDS)
+        self._monitor.add_wait((time.monotonic() - started) / self._walk.sizes["num_trainers"])
+        if not chunks:
+            return
+        batch = datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in chunks], self._device)
+        with self._turn:
+            self._is_over = self._is_over or self._wants_end()
+            if not self._is_over:
+                self._results.put(self._update(batch))
+
+    def _set_sizes(self, sizes: dict[str, int]) -> None:
+        self._agents.size, self._predictors.crew.size = sizes["num_agents"], sizes["num_predictors"]
+        self._trainers.size = sizes["num_trainers"]
+
+    def _jobs(self) -> list[Periodically]:
+        period = self._config.ga3c.adjustment_seconds
+        return [*super()._jobs(), *([Periodically(period, self._adjust)] if period else [])]
+
+    def _adjust(self) -> None:
+        self._walk.adjust(self._monitor.frames)
+
+    def _log(self) -> None:
+        with self._trainers_paused():
+            super()._log()
+
+    def _save(self, last: bool = False) -> None:
+        with self._trainers_paused():
+            super()._save(last)
+
+    def _trainers_paused(self):
+        return self._trainers.paused() if self._trainers else contextlib.nullcontext()
+
+    def _queue_fill(self) -> float:
+        return self._queue.fill()
+
+    def _counts(self) -> dict[str, float | None]:
+        deduplicator = self._deduplicator
+        counts = dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
+        return super()._counts() | counts | self._walk.sizes | self._predictors.log.columns()
+
+
+class _Gate:
+    """Lets the first `size` agents pass."""
+
+    def __init__(self, size: int):
+        self._size, self._changed = size, threading.Condition()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        with self._changed:
+            self._size = size
+            self._changed.notify_all()
+
+    def may_pass(self, agent: int, timeout_seconds: float) -> bool:
+        """Returns whether it is the agent's turn, if need be after waiting for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: agent < self._size, timeout_seconds)
+
+
+class AgentNode(RemoteActorNode):
+    """Steps one agent's environments with predictions of the process that has the model."""
+
+    def __init__(self, config: Config, run: Run, index: int, *, learner):
+        super().__init__(config, run, index, learner=learner)
+        from impala.acting import remote
+
+        self._sink = remote.Sink(remote.over_rpc(learner.futures.train), should_stop=self._stop.is_set)
+
+    def _make_actor(self, environment, origin: Origin, seed: int):
+        from impala.acting import remote
+
+        spec, n = environment.spec, environment.num_environments
+        core_state_shape = self._config.network.core_state_shape
+        fields = functools.partial(remote.network_fields, spec, n, core_state_shape)
+        request = functools.partial(self._request(self._learner.futures.predict, (self._index,), fields), 0)
+        return make_actor(
+            environment, remote.Network(request, should_stop=self._stop.is_set), seed=seed, origin=origin,
+            unroll_length=self._config.learner.unroll_length, sink=self._sink, core_state_shape=core_state_shape,
+            version_per_step=True,
+        )  # fmt: skip
+
+    def _shares(self) -> dict[str, float]:
+        return {"blocked": self._sink.blocked_fraction()}

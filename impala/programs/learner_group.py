@@ -1,0 +1,40 @@
+"""How the learners of one agent find each other and begin with the same weights."""
+
+import sys
+import threading
+
+from impala.config import Config
+
+_START_SECONDS, _JOIN_SECONDS = 120, 60  # for all learners to meet, and then for TensorFlow to connect them
+
+
+def join(config: Config, index: int, peers, stop: threading.Event):
+    """Waits for all learners and returns their `gradients.Group`; ends the process when they do not come.
+
+    Args:
+      index: of this learner.
+      peers: "host:port" of every learner's server, this one's included.
+      stop: set when it is time to stop.
+    """
+    from impala.launching import processes
+    from impala.launching.peers import meet
+    from impala.learning import gradients
+
+    try:
+        if not meet(index, peers, seconds=_START_SECONDS, should_stop=stop.is_set):
+            processes.finish()
+    except TimeoutError as error:
+        print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
+        processes.finish(processes.EXIT_TRY_AGAIN)
+    with processes.time_limit(_JOIN_SECONDS):
+        group = gradients.Group(index, peers, is_mean=config.loss.reduction == "mean")
+    processes.restore_signals(stop)  # TensorFlow took SIGTERM
+    return group
+
+
+def share(group, network, optimizer, state: dict) -> dict:
+    """Gives all learners what the first one restored; returns the counters that go with it."""
+    variables = [*network.variables, *optimizer.variables()]
+    updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
+    group.check_equal(variables)
+    return dict(updates=int(updates), frames=int(frames))

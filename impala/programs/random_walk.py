@@ -1,0 +1,53 @@
+"""GA3C's dynamic adjustment (Babaeizadeh et al. 2016, section 4.4): numbers of things that nobody knows beforehand."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+
+class RandomWalk:
+    """Tries one more or one less of each number and goes back when training became slower.
+
+    A period with the numbers as they are is followed by one with others. If no less was trained on in that one, they
+    stay and the next are tried; if less was, the old ones come back and are measured again, since training may have
+    slowed for another reason.
+
+    Args:
+      sizes: the numbers at the start, 1 or more.
+      most: largest of some of them.
+      apply: called with the numbers that hold from now on.
+      seed: of the walk.
+    """
+
+    def __init__(
+        self, sizes: Mapping[str, int], *, most: Mapping[str, int], apply: Callable[[dict[str, int]], None], seed: int
+    ):
+        self.sizes, self._most, self._apply = dict(sizes), most, apply
+        self._random = np.random.default_rng([seed, 4])
+        self._kept: dict[str, int] | None = None  # where the walk came from, while others are tried
+        self._count: int | None = None
+        self._gain = 0
+
+    def adjust(self, count: int) -> None:
+        """Ends a period.
+
+        Args:
+          count: of what was trained on since the start of all periods.
+        """
+        before, self._count = self._count, count
+        if before is None:  # the things settled meanwhile
+            return
+        gain = count - before
+        if self._kept is not None and gain < self._gain:
+            self._set(self._kept)
+            self._kept = None
+            return
+        self._gain, self._kept = gain, self.sizes
+        self._set({name: self._step(name, size) for name, size in self.sizes.items()})
+
+    def _step(self, name: str, size: int) -> int:
+        return int(np.clip(size + self._random.integers(-1, 2), 1, self._most.get(name, size + 1)))
+
+    def _set(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self._apply(sizes)

@@ -1,0 +1,77 @@
+"""What runs inside the process of an actor whose network is elsewhere: neither a network nor TensorFlow."""
+
+import abc
+import functools
+from collections.abc import Callable
+
+from impala.config import Config
+from impala.programs.compose import lane_seed, make_environment
+from impala.programs.reporter import Reporter
+from impala.programs.run import Run
+from impala.types import Environment, Origin
+
+
+class RemoteActorNode(abc.ABC):
+    """Steps one actor's environments in lanes until it is told to stop, and reports to the learner.
+
+    Args:
+      learner: RPC client of the node that decides or predicts; its `address` is that of shared memory.
+    """
+
+    _tells_episodes = True  # False where they are counted elsewhere
+
+    def __init__(self, config: Config, run: Run, index: int, *, learner):
+        from impala.launching import processes
+
+        self._stop = processes.prepare("actor", index)
+        self._config, self._run, self._index, self._learner = config, run, index, learner
+
+    @abc.abstractmethod
+    def _make_actor(self, environment: Environment, origin: Origin, seed: int):
+        """Makes the actor of one lane; `origin` is of the first chunk of its first environment."""
+
+    def _shares(self) -> dict[str, float]:
+        """Returns shares of time beside those of the actors."""
+        return {}
+
+    def run(self) -> None:
+        from impala.acting import actors, remote
+        from impala.launching import processes
+
+        report = Reporter(self._learner, self._index)
+        try:
+            lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
+            for episodes in actors.interleave(actor.steps(seed) for actor, seed in lanes):
+                if self._stop.is_set():
+                    break
+                if self._tells_episodes:
+                    report.add(episodes)
+                if report.is_due():
+                    report.send(actors.total_fractions(actor for actor, _ in lanes) | self._shares())
+        except remote.Stopped:
+            pass
+        processes.finish()
+
+    def _lane(self, lane: int) -> tuple:
+        config, actor, index = self._config, self._config.actor, self._index
+        task, seed = config.task_of(index, lane), lane_seed(config, self._run.incarnation, index, lane)
+        environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
+        first = lane * actor.num_lane_environments
+        origin = Origin(config.seed, index, first, self._run.incarnation, 0, task)
+        return self._make_actor(environment, origin, seed), seed
+
+    def _request(self, method: Callable, name: tuple[int, ...], fields: Callable[[], tuple[list, list]]) -> Callable:
+        """Returns the configured way to ask: `method`, an RPC, or shared memory.
+
+        Args:
+          name: of who asks, the RPC's first argument.
+          fields: () → what goes and what comes, (shape, dtype) of each array.
+        """
+        from impala.acting import remote
+        from impala.launching import shared_memory
+
+        if self._config.inference.transport == "rpc":
+            return functools.partial(remote.over_rpc(method), tuple(name))
+        address = remote.result_of(remote.over_rpc(self._learner.futures.address)(), self._stop.is_set)
+        arguments, results = fields()
+        return shared_memory.Caller(address, name, arguments=arguments, results=results)

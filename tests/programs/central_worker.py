@@ -1,0 +1,101 @@
+"""A server or clients of central inference in a process of their own, over shared memory: `python -m … serve|ask`."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+
+from impala.acting import chunks, inference, policies, remote
+from impala.launching import shared_memory
+from impala.replay.memory import MemoryQueue
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
+
+T, N = 5, 2
+SPEC = EnvironmentSpec("numbers", ArraySpec((2,), np.float32), actions=Discrete(3))
+
+
+def network(window, is_first):
+    """Outputs that tell whose step they are for: value = 1000 · who + which."""
+    who, which = window[-1, :, 0], window[-1, :, 1]
+    return np.zeros((len(who), 3), np.float32), (1000 * who + which % 1000).astype(np.float32), np.zeros(len(who), np.int64)
+
+
+def step_of(who: int, which: int, is_first: bool = False) -> Step:
+    """The step number `which` of a client; a hundred of them are an episode."""
+    observation = np.tile(np.array([who, which], np.float32), (N, 1))
+    return Step(
+        observation, np.ones(N, np.float32), np.ones(N, np.float32), np.full(N, is_first or which % 100 == 0),
+        np.full(N, which % 100 == 99),
+    )  # fmt: skip
+
+
+class Central:
+    """Lanes that are served at `address`, and the queue that their unrolls go to."""
+
+    def __init__(self, address: str, *, queue_size: int = 1000, max_environments: int = 64, timeout_seconds: float = 0.001):
+        self.queue = MemoryQueue(queue_size)
+        self.gatherer = inference.Gatherer(network, max_environments=max_environments, timeout_seconds=timeout_seconds)
+        self.num_episodes = 0
+        self.lanes = inference.Lanes(
+            lambda lane, n: policies.Policy(self.gatherer, SPEC, n, seed=lane.actor), self._make_writer,
+            unroll_length=T, spec=SPEC, on_episodes=self._count,
+        )  # fmt: skip
+        self._counting = threading.Lock()
+        self.server = shared_memory.Server(
+            address, lambda name, number, step: self.lanes.step(remote.LaneId(*name), number, Step(*step))
+        )
+
+    def _make_writer(self, lane, n):
+        origin = Origin(0, lane.actor, lane.first_environment, lane.life, 0)
+        return chunks.UnrollWriter(
+            SPEC, n, unroll_length=T, origin=origin, sink=self.queue, version_per_step=True
+        )
+
+    def _count(self, episodes):
+        with self._counting:
+            self.num_episodes += len(episodes)
+
+
+def caller(address: str, who: int, life: int = 0) -> shared_memory.Caller:
+    asked, given = remote.decision_fields(SPEC, N)
+    return shared_memory.Caller(address, remote.LaneId(who, 0, life), arguments=asked, results=given)
+
+
+def ask(address: str, first: int, num_clients: int, num_requests: int, life: int = 0) -> list[float]:
+    """Keeps a request of each client under way; every answer must be its own and of its last request.
+
+    Returns the seconds that each took.
+    """
+    clients, seconds = [caller(address, first + i, life) for i in range(num_clients)], []
+    started = [time.perf_counter()] * num_clients
+    for which in range(num_requests + 1):
+        for i, client in enumerate(clients):
+            if which:
+                while not client.wait(1.0):
+                    assert time.perf_counter() - started[i] < 60, "no answer"
+                value = client.result()[2]
+                assert value.tolist() == [1000 * (first + i) + (which - 1) % 1000] * N, "another one's answer"
+                seconds.append(time.perf_counter() - started[i])
+            if which < num_requests:
+                started[i] = time.perf_counter()
+                client(which, *step_of(first + i, which, is_first=which == 0))
+    return seconds
+
+
+def main():
+    mode, address = sys.argv[1:3]
+    if mode == "serve":
+        central = Central(address)
+        print("SERVING", flush=True)
+        for number, chunk in enumerate(central.queue.chunks()):
+            if number % 2 == 0:
+                print(*chunk.origin.tolist(), int(chunk.is_first[0]), int(chunk.observation[0, 1]), flush=True)
+    else:
+        first, num_clients, num_requests, life = map(int, sys.argv[3:])
+        seconds = ask(address, first, num_clients, num_requests, life)
+        print(len(seconds), *np.percentile(seconds, [50, 99]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
