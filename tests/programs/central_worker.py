@@ -11,7 +11,7 @@ from impala.launching import shared_memory
 from impala.replay.memory import MemoryQueue
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
 
-T, N = 5, 2
+T, N = 5, 4  # steps of an unroll, environments of a client
 SPEC = EnvironmentSpec("numbers", ArraySpec((2,), np.float32), actions=Discrete(3))
 
 
