@@ -11,6 +11,7 @@ inference is central, serving is measured too (`bench.serving`). With `--against
 """
 
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -20,7 +21,7 @@ from concurrent import futures
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.bench import group, parts, schemes, serving, whole
+from impala.bench import group, parts, schemes, serving, traffic, whole
 from impala.programs import compose
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
@@ -57,6 +58,7 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
     if config.program != "impala":
         report("now central inference alone")
         result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
+    result["bytes_per_frame"] = _alone(_traffic, config)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
     result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
@@ -71,6 +73,12 @@ def compare(config: config_lib.Config, other: config_lib.Config, report: Callabl
         report(f"both programs run {number} of 2 times")
     ours, theirs = ({name: statistics.fmean(one[name] for one in runs) for name in runs[0]} for runs in zip(*rounds))
     return {"this": ours, "against": theirs, "ratio": ours["train"] / theirs["train"]}
+
+
+def _traffic(config: config_lib.Config) -> dict[str, float]:
+    spec = compose.check(config)
+    variables = compose.make_network(config, spec).trainable_variables
+    return traffic.bytes_per_frame(config, spec, sum(math.prod(variable.shape) for variable in variables))
 
 
 def _whole(config: config_lib.Config) -> dict[str, float]:
@@ -117,6 +125,9 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
             print(f"{name:13} {served[name]:10,.0f} agent steps/s decided for callers, "
                   f"{100 * served[name] / served['direct']:.0f} % of it; a request takes "
                   f"{1e3 * served[name + '_p50']:.1f} ms, p99 {1e3 * served[name + '_p99']:.1f} ms")  # fmt: skip
+    parts = result["bytes_per_frame"]
+    print(f"{sum(parts.values()):,.0f} bytes cross between processes for each emulator frame: "
+          + ", ".join(f"{name} {size:,.0f}" for name, size in parts.items()))  # fmt: skip
     print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
           + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
 

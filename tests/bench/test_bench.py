@@ -1,10 +1,12 @@
 """Every part of the bench runs, in a process of its own as in `impala bench`; its figures are not judged here."""
 
+import numpy as np
 import pytest
 
 from impala import bench
 from impala import config as config_lib
-from impala.bench import schemes, serving, whole
+from impala.bench import schemes, serving, traffic, whole
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 CATCH = config_lib.load("configs/catch.yaml")
 
@@ -24,6 +26,20 @@ def test_central_inference_alone(program):
     assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
     assert 16 <= rates["batch"] <= config.inference.max_environments
     assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in serving.TRANSPORTS)
+
+
+def test_bytes_per_frame_by_hand():
+    """Pong's frames are 7,056 bytes; four of them an agent step, T = 20 and k = 4, 32 environments an actor."""
+    spec = EnvironmentSpec("pong", ArraySpec((84, 84), np.uint8), Discrete(6), num_stacked=4, frames_per_step=4)
+    impala, seed, ga3c = (
+        traffic.bytes_per_frame(config_lib.load(f"configs/{name}.yaml"), spec, 1000)
+        for name in ("pong", "seed_pong", "ga3c_pong")
+    )
+    assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 24 + 4 + 8) / 4}
+    assert ga3c["observations"] == (4 * 7056 + 1) / 4 and ga3c["answers"] == (24 + 4 + 8) / 4
+    assert impala["weights"] == 4000 / (20 * 32) / 4
+    assert impala["chunks"] == pytest.approx(2 * 24 * 7056 / 20 / 4, rel=0.01)
+    assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
 
 def test_lockstep_on_one_core():

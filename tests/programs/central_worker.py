@@ -11,7 +11,7 @@ from impala.launching import shared_memory
 from impala.replay.memory import MemoryQueue
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
 
-T, N = 5, 4  # steps of an unroll, environments of a client
+T, N = 5, 16  # steps of an unroll, environments of a client
 SPEC = EnvironmentSpec("numbers", ArraySpec((2,), np.float32), actions=Discrete(3))
 
 
@@ -89,7 +89,7 @@ def main():
         central = Central(address)
         print("SERVING", flush=True)
         for number, chunk in enumerate(central.queue.chunks()):
-            if number % 2 == 0:
+            if number % N == 0:
                 print(*chunk.origin.tolist(), int(chunk.is_first[0]), int(chunk.observation[0, 1]), flush=True)
     else:
         first, num_clients, num_requests, life = map(int, sys.argv[3:])

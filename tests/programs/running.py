@@ -49,7 +49,8 @@ def rows(folder):
 
 
 def is_training(folder):
-    return len(rows(folder)) >= 2
+    written = rows(folder)
+    return len(written) >= 2 and int(written[-1]["updates"]) > 0
 
 
 def press_ctrl_c(process):

@@ -1,0 +1,33 @@
+"""What crosses between processes, by the shapes of the arrays: what a network between machines would have to carry."""
+
+import math
+
+import numpy as np
+
+from impala import config as config_lib
+
+
+def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dict[str, float]:
+    """Returns bytes of arrays per emulator frame, uncompressed, by what they are.
+
+    IMPALA's chunks go into a table and out of it, which is twice; its weights go to each actor once an unroll. With
+    central inference observations go one way and what was decided or predicted the other.
+    """
+    from impala.acting import remote
+    from impala.types import chunk_spec, num_bytes
+
+    state, length = config.network.core_state_shape, config.learner.unroll_length
+    chunk = num_bytes(chunk_spec(spec, length, state, version_per_step=config.program != "impala")) / length
+    match config.program:
+        case "impala":
+            parts = {"chunks": 2 * chunk, "weights": 4 * num_parameters / (length * config.actor.num_environments)}
+        case "seed":
+            parts = _both_ways(remote.decision_fields(spec, 1))
+        case "ga3c":
+            parts = _both_ways(remote.network_fields(spec, 1, state)) | {"chunks": chunk}
+    return {name: size / spec.frames_per_step for name, size in parts.items()}
+
+
+def _both_ways(fields) -> dict[str, float]:
+    asked, answered = (sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in way) for way in fields)
+    return {"observations": asked, "answers": answered}
