@@ -6,4 +6,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 def pytest_collection_modifyitems(items):
     """The long files first, so that none of them is left for one worker at the end."""
-    items.sort(key=lambda item: not {"programs", "lab"} & set(item.path.parts))
+    long = {
+        "programs", "lab", "test_lockstep.py", "test_notebooks.py", "test_gradients.py", "test_bench.py",
+        "test_equality.py",
+    }  # fmt: skip
+    items.sort(key=lambda item: not long & set(item.path.parts))

@@ -25,22 +25,27 @@ from impala.types import EnvironmentSpec, Episode, Step
 class Gatherer:
     """Is `Outputs` for many threads at once: what they ask for goes through `outputs` as one batch.
 
-    A batch is closed when it is full or when its first caller has waited long enough; while one is computed the next
-    one fills.
+    A batch is closed when it is full or when its first caller has waited long enough; while as many are computed as may
+    be, the next one fills.
 
     Args:
       outputs: the network, (window [k, N, …], is_first [1, N], …) → arrays [N, …].
       max_environments: most N of a batch; a caller's own are never divided.
       timeout_seconds: that the first caller waits for others.
+      num_at_once: batches that may be computed at the same time: a small network gives one the time that another's
+        threads wait for each other.
     """
 
-    def __init__(self, outputs: Outputs, *, max_environments: int, timeout_seconds: float):
+    def __init__(self, outputs: Outputs, *, max_environments: int, timeout_seconds: float, num_at_once: int = 1):
         if max_environments < 1:
             raise ValueError(f"max_environments={max_environments}; expected 1 or more")
         if not timeout_seconds > 0.0:
             raise ValueError(f"timeout_seconds={timeout_seconds}; expected more than 0, or nobody waits for anybody")
         self._outputs, self._max, self._timeout = outputs, max_environments, timeout_seconds
-        self._condition, self._computing = threading.Condition(), threading.Lock()
+        if num_at_once < 1:
+            raise ValueError(f"num_at_once={num_at_once}; expected 1 or more")
+        self._num_at_once = num_at_once
+        self._condition, self._computing = threading.Condition(), threading.Semaphore(num_at_once)
         self._open: _Batch | None = None
         self.log = BatchLog()
 
@@ -70,8 +75,12 @@ class Gatherer:
     @contextlib.contextmanager
     def paused(self):
         """Surrounds a change of the network's weights: no batch is computed meanwhile."""
-        with self._computing:
+        for _ in range(self._num_at_once):
+            self._computing.acquire()
+        try:
             yield
+        finally:
+            self._computing.release(self._num_at_once)
 
     def _close(self, batch: "_Batch") -> None:
         batch.is_closed = True
@@ -81,7 +90,7 @@ class Gatherer:
 
     def _compute(self, batch: "_Batch") -> None:
         try:
-            with self._computing:  # while another batch is computed, this one goes on filling
+            with self._computing:  # while others are computed, this one goes on filling
                 with self._condition:
                     self._close(batch)
                 batch.rows = compute_together(self._outputs, batch.requests)

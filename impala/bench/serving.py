@@ -90,7 +90,7 @@ def _lanes(config, spec, outputs):
 
     gatherer = inference.Gatherer(
         with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
-        timeout_seconds=config.inference.timeout_seconds,
+        timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
     )  # fmt: skip
     state, length = config.network.core_state_shape, config.learner.unroll_length
 

@@ -171,6 +171,7 @@ class InferenceConfig(Model):
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: between machines too
     max_environments: Count = 64  # of a batch
     timeout_seconds: Positive = 0.005  # that the first request of a batch waits for others (ga3c: nobody waits)
+    num_at_once: Count = 2  # batches that may be computed at the same time (ga3c: ga3c.num_predictors)
 
 
 class GA3CConfig(Model):

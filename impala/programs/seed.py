@@ -68,7 +68,7 @@ class CentralNode(LearnerNode):
         outputs = with_version(policies.network_outputs(acting), lambda: self._acting_version)
         self._gatherer = inference.Gatherer(
             outputs, max_environments=config.inference.max_environments,
-            timeout_seconds=config.inference.timeout_seconds,
+            timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
         )  # fmt: skip
         self._renew()
         self._lanes = inference.Lanes(

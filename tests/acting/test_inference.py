@@ -97,6 +97,31 @@ def test_the_next_batch_fills_while_one_is_computed():
     assert sizes == [4, 16]
 
 
+def test_two_batches_at_once_and_none_during_a_pause():
+    entered, go_on, now = threading.Semaphore(0), threading.Event(), []
+
+    def network(window, is_first):
+        now.append(1)
+        entered.release()
+        assert go_on.wait(10)
+        now.pop()
+        return doubled(window, is_first)
+
+    gatherer = Gatherer(network, max_environments=4, timeout_seconds=0.01, num_at_once=2)
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        others = [pool.submit(ask, gatherer, i) for i in range(4)]
+        assert entered.acquire(timeout=10) and entered.acquire(timeout=10)
+        assert not entered.acquire(timeout=0.2) and len(now) == 2
+        pool.submit(lambda: time.sleep(0.1) or go_on.set())
+        with gatherer.paused():
+            assert go_on.is_set() and not now
+            late = pool.submit(ask, gatherer, 5)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                late.result(0.3)
+        for future in (*others, late):
+            future.result(10)
+
+
 def test_what_the_network_raises_reaches_everyone_and_the_next_batch_is_computed():
     calls = []
 
@@ -117,7 +142,8 @@ def test_what_the_network_raises_reaches_everyone_and_the_next_batch_is_computed
 @pytest.mark.parametrize(
     "numbers, words",
     [(dict(max_environments=0, timeout_seconds=1.0), "max_environments=0; expected 1 or more"),
-     (dict(max_environments=8, timeout_seconds=0.0), "timeout_seconds=0.0; expected more than 0")],
+     (dict(max_environments=8, timeout_seconds=0.0), "timeout_seconds=0.0; expected more than 0"),
+     (dict(max_environments=8, timeout_seconds=1.0, num_at_once=0), "num_at_once=0; expected 1 or more")],
 )  # fmt: skip
 def test_numbers_without_a_meaning_are_refused(numbers, words):
     with pytest.raises(ValueError, match=words):

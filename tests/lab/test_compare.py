@@ -138,6 +138,12 @@ def test_curve_and_late_mean():
     assert cells._late_mean([5], [4.0], 100) == 4.0
 
 
+@pytest.fixture(autouse=True)
+def few_bootstrap_samples(monkeypatch):
+    """What these tests compare does not depend on their number, and 2,000 of them take ten seconds."""
+    monkeypatch.setattr(report, "_NUM_BOOTSTRAP", 100)
+
+
 @pytest.fixture
 def by_hand(tmp_path):
     """Two tasks, two settings, two seeds; every return written down. The scales are 0 to 10 and −1 to 1."""

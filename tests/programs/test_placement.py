@@ -34,16 +34,3 @@ print("placed")
 def test_learner_and_batches_lie_on_the_learners_device():
     result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
     assert "placed" in result.stdout, result.stderr[-3000:]
-
-
-def test_nodes_but_the_learner_see_no_gpu(tmp_path):
-    """The environment that each process is started with, read from the running processes."""
-    from tests.programs import running
-
-    process = running.start(*running.CATCH, "--run", tmp_path / "run", *running.ENDLESS)
-    running.wait_for(lambda: running.is_training(tmp_path / "run"), 60, "the run trains")
-    names = ("actor/0", "table/0", "learner/0")
-    seen = {name: running.node(process, name).environ().get("CUDA_VISIBLE_DEVICES") for name in names}
-    running.press_ctrl_c(process)
-    process.communicate(timeout=60)
-    assert seen == {"actor/0": "", "table/0": "", "learner/0": None}
