@@ -48,7 +48,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
     from impala.launching import shared_memory
     from impala.launching.rpc import server as rpc_server
 
-    method, log = {"seed": _lanes, "ga3c": _predictors}[config.program](config, spec, outputs)
+    method, log, close = {"seed": _lanes, "ga3c": _predictors}[config.program](config, spec, outputs)
     if transport == "rpc":
         num_threads = config.actor.num_actors * config.actor.num_lanes + 4
         server = rpc_server.Server(thread_pool_size=num_threads)
@@ -78,6 +78,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
             over.set()
         latencies = np.concatenate([caller.result() for caller in callers])
     stop()
+    close()
     percentiles = {f"{transport}_p{p}": float(np.percentile(latencies, p)) for p in (50, 99)}
     return {transport: rate, "batch": batch} | percentiles
 
@@ -112,7 +113,7 @@ def _lanes(config, spec, outputs):
 
         return lanes.step(LaneId(*name), number, Step(*arrays))
 
-    return step, gatherer.log
+    return step, gatherer.log, lambda: None
 
 
 def _predictors(config, spec, outputs):
@@ -123,7 +124,7 @@ def _predictors(config, spec, outputs):
         with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
         num_threads=config.ga3c.num_predictors, queue_size=config.ga3c.num_predictions,
     )  # fmt: skip
-    return lambda name, number, *arrays: predictors(*arrays), predictors.log
+    return lambda name, number, *arrays: predictors(*arrays), predictors.log, predictors.crew.close
 
 
 # --- in the callers' processes
