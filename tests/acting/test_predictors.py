@@ -107,12 +107,18 @@ def test_what_the_network_raises_reaches_who_asked_and_the_next_is_answered():
 
 def test_a_core_state_goes_along():
     memory = np.zeros((1, 4), np.int32), np.zeros((1, 4), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
-    predictors = make(max_environments=8)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    network = Held()
+    predictors = make(network, num_threads=1, max_environments=8)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
         window, is_first = np.ones((1, 4, 2), np.float32), np.zeros((1, 4), bool)
-        answers = [pool.submit(predictors, window, is_first, *memory) for _ in range(2)]
+        answers = [pool.submit(predictors, window, is_first, *memory)]
+        assert network.entered.acquire(timeout=10)
+        answers += [pool.submit(predictors, window, is_first, *memory) for _ in range(2)]
+        until(lambda: waiting(predictors) == 2)
+        network.go_on.set()
         for answer in answers:
             np.testing.assert_array_equal(answer.result(10)[2], memory[2] + 1)
+    assert network.sizes == [4, 8]
 
 
 def test_64_clients_get_every_answer_once_and_in_order_while_the_crew_changes():
