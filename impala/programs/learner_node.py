@@ -134,7 +134,7 @@ class LearnerNode:
         jobs = self._jobs()
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
         status = 0
-        while not (self._is_over if self._group else self._wants_end()):
+        while not (self._is_over or not self._group and self._wants_end()):  # a group agrees on its end
             try:
                 if not self.step():
                     self._check_table()
