@@ -1,50 +1,85 @@
 """The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
-import contextlib
-import importlib
+import argparse
 import os
+import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from impala import config as config_lib
 
-_HELP = """impala COMMAND …
+_SHORT_KEYS = {"num_learners": "learner.num_learners"}
 
-  train --config configs/pong.yaml [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]
-                              trains; resumes when the run folder holds a checkpoint
-  evaluate RUN [--episodes N] [--greedy] [--best] [--video]
-                              plays the run's newest (or best) weights; writes evaluations.csv, films an episode
-  export RUN [--output DIR]   writes the run's newest weights as a SavedModel
-  compare --config configs/lab/corrections.yaml [--output DIR] [--workers N]
-                              trains the lab's grid of corrections; resumes; writes results.csv, a table, figures
-  plot RUN… [--output FILE]   draws the curves
-  bench [--config FILE] [--json FILE]
-                              rates of each part alone, the machine's bound, the whole
-  runs [DIR]                  lists runs
-  doctor                      says what is wrong with this machine
 
-`impala train --help` lists every key of a configuration with its default.
-Linux x86_64 and Python 3.10 only."""
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as a ConfigError."""
+
+    def error(self, message: str):
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        raise config_lib.ConfigError([f"{self.prog}: {message.removeprefix('argument ')}; expected {usage}"])
+
+
+def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+    """Returns the parser, and those of the commands by name."""
+    parser = _Parser("impala", epilog="Linux x86_64 and Python 3.10 only.", allow_abbrev=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(command, usage: str = "", **keywords) -> _Parser:
+        name = command.__name__
+        one = commands.add_parser(
+            name, help=command.__doc__, description=command.__doc__, allow_abbrev=False,
+            usage=f"impala {name} {usage}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter, **keywords,
+        )  # fmt: skip
+        one.set_defaults(command=command, name=name)
+        return one
+
+    one = add(train, "--config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]",
+              epilog=_keys_and_defaults())  # fmt: skip
+    one.add_argument("--config", metavar="FILE", help="like configs/pong.yaml")
+    one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
+    one.add_argument("--restart", action="store_true", help="moves an existing run aside and begins anew")
+    one.add_argument("--threads", action="store_true", help="all nodes in one process, for debugging")
+    one.add_argument("--profile", action="store_true", help="writes a TensorFlow profile of a hundred updates")
+
+    one = add(evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]")
+    one.add_argument("run", metavar="RUN", type=Path)
+    one.add_argument("--episodes", metavar="N", type=_positive, default=30, help="of each task; 30 if not given")
+    one.add_argument("--greedy", action="store_true", help="the likeliest action instead of a sampled one")
+    one.add_argument("--best", action="store_true", help="the weights that the evaluator found best, not the newest")
+    one.add_argument("--video", action="store_true", help="films an episode of each task")
+
+    one = add(export, "RUN [--output DIR]")
+    one.add_argument("run", metavar="RUN", type=Path)
+    one.add_argument("--output", metavar="DIR", type=Path, help="RUN/export if not given")
+
+    one = add(compare, "--config FILE [--output DIR] [--workers N] [--KEY VALUE …]")
+    one.add_argument("--config", metavar="FILE", required=True, help="a grid, like configs/lab/corrections.yaml")
+    one.add_argument("--output", metavar="DIR", type=Path, help="docs/results/ and the file's name if not given")
+    one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
+
+    one = add(plot, "RUN… [--output FILE]")
+    one.add_argument("runs", metavar="RUN", type=Path, nargs="+")
+    one.add_argument("--output", metavar="FILE", type=Path, help="curves.png in the first run if not given")
+
+    one = add(bench, "[--config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]")
+    one.add_argument("--config", metavar="FILE", help="Pong as in configs/pong.yaml if not given")
+    one.add_argument("--against", metavar="FILE", help="runs this program and that one in turn instead")
+    one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
+
+    one = add(runs, "[DIR]")
+    one.add_argument("folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"))
+    add(doctor)
+    return parser, commands.choices
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {
-        "train": train, "evaluate": evaluate, "compare": compare, "plot": plot, "bench": bench, "runs": runs,
-        "doctor": doctor, "export": export,
-    }  # fmt: skip
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(_HELP, flush=True)
-            return 0 if arguments else 2
-        name, *rest = arguments
-        if name not in commands:
-            raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
-        status = commands[name](rest)
+        options, rest = _parse(arguments)
+        status = options.command(options, rest) if options else (0 if arguments else 2)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # `impala train --help | head`
@@ -58,202 +93,125 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def train(arguments: list[str]) -> int:
-    """Trains the configured program in processes (or threads) of this machine."""
-    if {"-h", "--help"} & set(arguments):
-        print(_HELP.splitlines()[2] + "\n\nKeys and their defaults:\n")
-        for key, value in config_lib.flatten(config_lib.Config(environment={"name": "catch"})).items():
-            print(f"  --{key.replace('_', '-'):40} {'…' if key == 'environment.name' else value}")
-        return 0
-    started = time.monotonic()
-    restart, arguments = _take_flag(arguments, "--restart")
-    profile, arguments = _take_flag(arguments, "--profile")
-    threads, arguments = _take_flag(arguments, "--threads")
-    overrides = config_lib.parse_overrides(arguments)
-    path, folder = overrides.pop("config", None), overrides.pop("run", None)
-    if "num_learners" in overrides:  # the short form
-        overrides["learner.num_learners"] = overrides.pop("num_learners")
-    if path is None and "environment.name" not in overrides:
-        raise config_lib.ConfigError(["--config: missing; expected a file like configs/pong.yaml"])
-    config = config_lib.load(path, overrides) if path else config_lib.build({}, overrides)
-    folder = Path(str(folder)) if folder else Path("runs") / (Path(path).stem if path else "run")
-
-    from impala.launching import runs as runs_lib
-    from impala.programs import compose
-
-    spec = compose.check(config)
-    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
-        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
-        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
-    _check_learners(config.learner.num_learners, threads)
-    table_mb = _table_mb(config, spec)
-    run = runs_lib.RunFolder(folder, config, restart=restart)
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
+    """Returns the options of a command and what else it was given: keys. None when help was printed instead."""
+    parser, commands = _parser()
+    if not arguments:
+        parser.print_help()
+        return None, []
+    if not arguments[0].startswith("-") and arguments[0] not in commands:
+        name = arguments[0]
+        raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
     try:
-        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
-    finally:
-        run.close()
+        options, rest = parser.parse_known_args(arguments)
+    except SystemExit:  # after --help
+        return None, []
+    options.line = shlex.join(["impala", *arguments])
+    known = [name for action in commands[options.name]._actions for name in action.option_strings]
+    if options.command in (train, compare, bench):  # the rest are keys, except for what looks like an option mistyped
+        keys = [f"--{key}" for key in (*config_lib.keys(), *_SHORT_KEYS)]
+        words = [word for word in rest if word.startswith("--")]
+        near = {word: config_lib.nearest("--" + word[2:].replace("-", "_"), [*known, *keys]) for word in words}
+        wrong = [word for word, hint in near.items() if any(f" {option}?" in hint for option in known)]
+    else:
+        wrong = [word for word in rest if word.startswith("-")] or rest
+    if wrong:
+        raise config_lib.ConfigError([
+            f"impala {options.name} {word}: unknown{config_lib.nearest(word, known)}" for word in wrong
+        ])  # fmt: skip
+    return options, rest
 
 
-def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
-    from impala.launching import local  # installs the RPC stand-in
-    from impala.launching import runs as runs_lib
-    from impala.programs.run import Run
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; a whole number, 1 or more, is needed")
+    return int(text)
 
-    print(
-        f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
-        flush=True,
+
+def _keys_and_defaults() -> str:
+    defaults = config_lib.flatten(config_lib.Config(environment={"name": "catch"}))
+    lines = [
+        f"  --{key.replace('_', '-'):40} {'…' if key == 'environment.name' else value}"
+        for key, value in defaults.items()
+    ]
+    return "\n".join(["keys of a configuration and their defaults:", *lines])
+
+
+def _configuration(path: str | None, rest: list[str], default: dict) -> config_lib.Config:
+    """Returns the configuration in the file, or `default`, with the command line's keys over it."""
+    overrides = config_lib.parse_overrides(rest)
+    overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
+    return config_lib.load(path, overrides) if path else config_lib.build(default, overrides)
+
+
+def train(options: argparse.Namespace, rest: list[str]) -> int:
+    """trains; resumes when the run folder holds a checkpoint"""
+    if options.config is None and "environment.name" not in config_lib.parse_overrides(rest):
+        raise config_lib.ConfigError(["--config: missing; expected a file like configs/pong.yaml"])
+    config = _configuration(options.config, rest, {})
+    from impala import training
+
+    folder = options.run or Path("runs") / (Path(options.config).stem if options.config else "run")
+    return training.main(
+        config, folder, restart=options.restart, profile=options.profile, threads=options.threads
     )
-    print(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory", flush=True)
-    if config.replay.fraction:
-        print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
-    make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
-    program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
-    learners = []
-    for node in program.groups["learner"][: max(1, config.population.size)]:
-        handle = node.create_handle()
-        handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
-        learners.append(handle)
-    with local.Interrupts() as interrupts:
-        processes = local.launch_threads(program) if threads else local.launch(program, run.path)
-        try:
-            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path.name)
-        finally:
-            processes.kill()
-    for folder in runs_lib.agent_folders(run.path):
-        _print_last_row(folder)
-    return status
 
 
-def _watch(processes, interrupts, learners, config, name: str) -> int:
-    from impala.launching import local
-    from impala.monitoring import dashboard
-
-    with dashboard.Dashboard(name, total_frames=config.total_frames) as screen:
-        said: list[bool] = []
-
-        def on_tick():
-            try:
-                rows = [learner.status() for learner in learners]
-            except Exception:  # not started yet, or already gone: the supervisor knows
-                return
-            row, disk_bound_mb = rows[0], len(rows) * rows[0].pop("disk_bound_mb")
-            if all("fitness" in row for row in rows):
-                row["members"] = rows if len(rows) > 1 else []
-            if not said:
-                screen.say(
-                    f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
-                    "disk; TensorBoard's events and logs come on top"
-                )
-                said.append(True)
-            screen.update(row)
-
-        return local.supervise(processes, interrupts, on_tick, screen.say)
-
-
-def _print_last_row(folder: Path) -> None:
-    from impala.monitoring.logs import read_csv
-
-    rows = read_csv(folder / "metrics.csv")
-    if rows:
-        row = rows[-1]
-        print(f"{int(float(row['frames'])):,} frames, {row['updates']} updates, return {row['return_mean'] or '–'}, "
-              f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
-
-
-def _table_mb(config, spec) -> dict[str, float]:
-    """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
-    import psutil
-
-    from impala.types import chunk_spec, num_bytes
-
-    chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
-    limits = [psutil.virtual_memory().total / 1e6]
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is none
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e6)
-    replay_mb = config.replay.size * chunk_mb if config.replay.fraction else 0.0
-    if replay_mb > min(limits):
-        raise config_lib.ConfigError([
-            f"replay.size={config.replay.size}: chunks of {chunk_mb:.3f} MB may take {replay_mb:,.0f} MB of "
-            f"{min(limits):,.0f}; expected at most {int(0.8 * min(limits) / chunk_mb)}"
-        ])  # fmt: skip
-    return dict(queue=config.queue_size * chunk_mb, replay=replay_mb)
-
-
-def _check_learners(num_learners: int, threads: bool) -> None:
-    if num_learners > 1 and threads:
-        raise config_lib.ConfigError([
-            f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
-        ])  # fmt: skip
-    if _num_gpus() and num_learners > _num_gpus():
-        raise config_lib.ConfigError([
-            f"learner.num_learners={num_learners}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
-            "CUDA_VISIBLE_DEVICES= to learn on CPUs"
-        ])  # fmt: skip
-
-
-def _num_gpus() -> int:
-    """The number of GPUs that the learners may use, told without TensorFlow."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible in ("", "-1"):
-        return 0
-    present = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return min(present, len(visible.split(","))) if visible else present
-
-
-def _take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:
-    return flag in arguments, [argument for argument in arguments if argument != flag]
-
-
-def evaluate(arguments: list[str]) -> int:
-    """Plays the newest weights of a run."""
+def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
+    """plays a run's newest (or best) weights; writes evaluations.csv, films an episode"""
     from impala import evaluation
 
-    return evaluation.main(arguments)
+    return evaluation.main(
+        options.run, num_episodes=options.episodes, greedy=options.greedy, best=options.best, video=options.video
+    )
 
 
-def plot(arguments: list[str]) -> int:
-    """Draws the curves of runs."""
-    from impala.monitoring import plots
-
-    return plots.main(arguments)
-
-
-def export(arguments: list[str]) -> int:
-    """Writes a run's newest weights as a SavedModel."""
+def export(options: argparse.Namespace, rest: list[str]) -> int:
+    """writes a run's newest weights as a SavedModel"""
     from impala import export
 
-    return export.main(arguments)
+    return export.main(options.run, options.output)
 
 
-def compare(arguments: list[str]) -> int:
-    """Trains a grid of corrections in lockstep and reports on it."""
+def compare(options: argparse.Namespace, rest: list[str]) -> int:
+    """trains the lab's grid of corrections; resumes; writes results.csv, a table, figures"""
     from impala.lab import compare as compare_lib
 
-    return compare_lib.main(arguments)
+    overrides = config_lib.parse_overrides(rest)
+    return compare_lib.main(options.config, overrides, options.output, options.workers, command=options.line)
 
 
-def bench(arguments: list[str]) -> int:
-    """Measures the parts and the whole."""
+def plot(options: argparse.Namespace, rest: list[str]) -> int:
+    """draws the curves of runs"""
+    from impala.monitoring import plots
+
+    return plots.main(options.runs, options.output)
+
+
+def bench(options: argparse.Namespace, rest: list[str]) -> int:
+    """measures the rates of each part alone, the machine's bound, the whole"""
     from impala import bench as bench_lib
 
-    return bench_lib.main(arguments)
+    config = _configuration(options.config, rest, bench_lib.DEFAULT)
+    against = config_lib.load(options.against) if options.against else None
+    names = [options.config or "this", options.against]
+    return bench_lib.main(config, against, names=names, output=options.json)
 
 
-def runs(arguments: list[str]) -> int:
-    """Lists runs with their state."""
+def runs(options: argparse.Namespace, rest: list[str]) -> int:
+    """lists runs with their state"""
     from impala.launching import runs as runs_lib
     from impala.monitoring import listing
 
-    root = Path(arguments[0] if arguments else "runs")
-    if not root.is_dir():
-        raise config_lib.ConfigError([f"{root}: no such folder; expected one that holds runs"])
-    for line in listing.lines(root, runs_lib.is_running):
+    if not options.folder.is_dir():
+        raise config_lib.ConfigError([f"{options.folder}: no such folder; expected one that holds runs"])
+    for line in listing.lines(options.folder, runs_lib.is_running):
         print(line)
     return 0
 
 
-def doctor(arguments: list[str]) -> int:
-    """Checks this machine."""
+def doctor(options: argparse.Namespace, rest: list[str]) -> int:
+    """says what is wrong with this machine"""
     from impala.monitoring import doctor as doctor_lib
 
     return doctor_lib.main()

@@ -85,47 +85,27 @@ def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None =
     return films
 
 
-def require_run(command: str, usage: str, arguments: list[str]) -> tuple[Path, dict]:
-    """Returns the run folder that a command was given first, and its options.
-
-    Raises:
-      ConfigError: none was given, or it is no run folder.
-    """
-    if not arguments or arguments[0].startswith("-"):
-        raise config_lib.ConfigError([
-            f"impala {command}: the run folder is missing; expected impala {command} {usage}"
-        ])  # fmt: skip
-    folder, overrides = Path(arguments[0]), config_lib.parse_overrides(arguments[1:])
+def require_run(folder: Path) -> None:
+    """Raises ConfigError when `folder` does not hold the run of one agent."""
     if not (folder / "config.yaml").exists():
         raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
     if members := sorted(folder.glob("member_*")):
         raise config_lib.ConfigError([f"{folder}: holds a population; expected one of its members, like {members[0]}"])
-    return folder, overrides
 
 
-def main(arguments: list[str]) -> int:
+def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bool) -> int:
     """The command `impala evaluate`."""
-    flags = {flag: f"--{flag}" in arguments for flag in ("greedy", "best", "video")}
-    arguments = [argument for argument in arguments if argument.removeprefix("--") not in flags]
-    folder, overrides = require_run("evaluate", "RUN [--episodes N] [--greedy] [--best] [--video]", arguments)
-    episodes = overrides.pop("episodes", 30)
-    if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
-        raise config_lib.ConfigError([f"--episodes {episodes}: expected a number of episodes, 1 or more"])
-    if overrides:
-        raise config_lib.ConfigError([
-            f"--{key}: unknown option{config_lib.nearest(key, ['episodes', *flags])}" for key in overrides
-        ])  # fmt: skip
-    greedy, best = flags["greedy"], flags["best"]
-    if flags["video"]:
+    require_run(folder)
+    if video:
         for path, score in record(folder, greedy=greedy, best=best):
             print(f"{path}: an episode of score {score:g}")
-    rows = evaluate(folder, num_episodes=episodes, greedy=greedy, best=best)
+    rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
     how = "greedy" if greedy else "sampled"
     for row in rows:
         task = f"{row['environment']}: " if len(rows) > 1 else ""
         print(
-            f"{task}{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {episodes} {how} "
-            f"episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
+            f"{task}{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {num_episodes} "
+            f"{how} episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
         )
     normalised = {row["environment"]: row["human_normalised"] for row in rows}
     if None in normalised.values():

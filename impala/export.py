@@ -67,13 +67,8 @@ def export(folder: Path, output: Path) -> Path:
     return temporary.rename(output)
 
 
-def main(arguments: list[str]) -> int:
+def main(folder: Path, output: Path | None) -> int:
     """The command `impala export`."""
-    folder, overrides = require_run("export", "RUN [--output DIR]", arguments)
-    output = Path(str(overrides.pop("output", folder / "export")))
-    if overrides:
-        raise config_lib.ConfigError([
-            f"--{key}: unknown option{config_lib.nearest(key, ['output'])}" for key in overrides
-        ])  # fmt: skip
-    print(f"{export(folder, output)} · load it with tf.saved_model.load")
+    require_run(folder)
+    print(f"{export(folder, output or folder / 'export')} · load it with tf.saved_model.load")
     return 0

@@ -55,6 +55,8 @@ def refused(capsys, *arguments):
          "learner.num_learners=3 does not divide learner.batch_size: 8 chunks cannot be shared equally; expected a divisor"),
         (["--num-learners", "2", "--threads"],
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
+        (["--run"], "impala train: --run: expected one argument; expected impala train --config FILE [--run DIR] "
+         "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
     ],
@@ -133,6 +135,26 @@ def test_only_budget_logging_and_learning_rate_may_change_on_resume():
     assert [line.split(":")[0] for line in runs.config_differences(old, changed)] == ["learner.unroll_length", "seed"]
 
 
+@pytest.mark.parametrize(
+    "command", ["train", "evaluate", "export", "compare", "plot", "bench", "runs", "doctor"]
+)  # fmt: skip
+def test_every_command_explains_itself(capsys, command):
+    assert cli.main([command, "--help"]) == 0
+    assert f"usage: impala {command}" in capsys.readouterr().out
+
+
+def test_paths_are_text_whatever_they_look_like(capsys):
+    for name in ("2026_11_21", "1e3", "null", "5"):
+        assert f"--config {name}: No such file" in refused(capsys, "train", "--config", name)[0]
+        assert refused(capsys, "evaluate", name) == [f"{name}: holds no config.yaml; expected a run folder"]
+
+
+def test_keys_may_stand_anywhere_and_values_may_be_negative(capsys, tmp_path):
+    keys = ["--target-return", "-3e-4", "--seed=-2", "--config", "configs/catch.yaml", "--loss.discount", "-1"]
+    lines = refused(capsys, "train", *keys, "--run", tmp_path / "run")
+    assert {line.split(":")[0] for line in lines} == {"seed", "loss.discount"}
+
+
 def test_help_names_every_key(capsys):
     assert cli.main(["train", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -145,6 +167,12 @@ def test_help_names_every_key(capsys):
     (["bench", "--environment.name", "atari:pnog"], "did you mean atari:pong?"),
     (["bench", "--config", "configs/catch.yaml", "--network.torso", "shallow"], "expected mlp"),
     (["bench", "--json", "nowhere/bench.json"], "--json nowhere/bench.json: no such folder"),
+    (["bench", "--jsno", "x.json"], "impala bench --jsno: unknown; did you mean --json?"),
+    (["train", "--config", "configs/catch.yaml", "--rstart"], "impala train --rstart: unknown; did you mean --restart?"),
+    (["evaluate", "runs", "--episodes", "0"], "--episodes: got '0'; a whole number, 1 or more, is needed; expected impala evaluate RUN"),
+    (["evaluate", "runs", "--epsiodes", "3"], "impala evaluate --epsiodes: unknown; did you mean --episodes?"),
+    (["compare", "--workers", "many", "--config", "x"], "--workers: got 'many'; a whole number"),
+    (["doctor", "twice"], "impala doctor twice: unknown"),
     (["train", "--config", "configs/catch.yaml", "--loss.correction", "laser", "--loss.clip-rho", "0", "--loss.clip-c", "0"],
      "clip_rho=0.0; expected more than 0"),
 ])  # fmt: skip

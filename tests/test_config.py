@@ -241,11 +241,6 @@ def test_a_missing_file_comes_with_the_nearest_name(tmp_path):
     assert "Is a directory" in line_of(lambda: config_lib.load(tmp_path))
 
 
-def test_a_file_name_that_reads_like_a_number(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "No such file" in line_of(lambda: config_lib.load(config_lib.parse_overrides(["--config", "5"])["config"]))
-
-
 def test_a_huge_file_is_refused_unread(tmp_path):
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
@@ -440,13 +435,6 @@ def test_the_defaults_of_the_config_are_those_of_the_functions():
     loss = config_lib.build(CATCH).loss
     for name in ("discount", "baseline_cost", "entropy_cost", "reward_clipping", "reduction"):
         assert defaults[name] == getattr(loss, name), name
-
-
-def test_paths_are_text_whatever_they_look_like():
-    arguments = ["--run", "2026_11_21", "--output", "1e3", "--config=null", "--json", "5", "--seed", "5"]
-    assert config_lib.parse_overrides(arguments) == {
-        "run": "2026_11_21", "output": "1e3", "config": "null", "json": "5", "seed": 5,
-    }  # fmt: skip
 
 
 def test_infinity_is_a_clip():

@@ -72,10 +72,10 @@ def test_wrong_usage(tmp_path, capsys):
     make_run(tmp_path / "run")
     (tmp_path / "there").mkdir()
     for arguments, expected in (
-        ([], "impala export: the run folder is missing; expected impala export RUN [--output DIR]"),
+        ([], "impala export: the following arguments are required: RUN; expected impala export RUN [--output DIR]"),
         ([tmp_path / "no"], f"{tmp_path}/no: holds no config.yaml; expected a run folder"),
         ([tmp_path / "run", "--output", tmp_path / "there"], f"--output {tmp_path}/there: exists already; expected a new folder"),
-        ([tmp_path / "run", "--outptu", "x"], "--outptu: unknown option; did you mean output?"),
+        ([tmp_path / "run", "--outptu", "x"], "impala export --outptu: unknown; did you mean --output?"),
     ):
         assert cli.main(["export", *map(str, arguments)]) == 2
         assert capsys.readouterr().err.splitlines() == [expected]

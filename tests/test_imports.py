@@ -4,7 +4,7 @@ types, returns  ◀─ corrections ◀─ losses
 types           ◀─ environments, networks, acting, replay, learning, monitoring       stations: never each other
 sampling        ◀─ acting, distributions ◀─ losses, networks                          (it rests on types alone)
 all of these    ◀─ programs, lockstep ◀─ evaluation ◀─ api, bench ◀─ cli
-config          ◀─ programs and everything right of them                              launching ◀─ programs, bench, cli
+config          ◀─ programs and everything right of them                              launching ◀─ programs, training, bench, cli
 """
 
 import ast
@@ -48,7 +48,8 @@ MAY_IMPORT = {
     "lab": {*BASE, *STATIONS, "config", "provenance", "programs", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
-    "cli": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation", "export", "api", "lab", "bench", "launching"},
+    "training": {*BASE, *STATIONS, "config", "programs", "launching"},
+    "cli": {"config", "training", "launching", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name
 }

@@ -92,4 +92,4 @@ def test_every_command_that_the_readme_names_exists():
         [sys.executable, "-m", "impala", "--help"], capture_output=True, text=True, check=True
     ).stdout
     for command in set(re.findall(r"\.venv/bin/impala (\w+)", README)):
-        assert f"\n  {command} " in help_text, command
+        assert f"\n    {command} " in help_text, command

@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 def test_an_episode_becomes_a_file(folder, capsys):
     import imageio
 
-    assert evaluation.main([str(folder), "--episodes", "2", "--video"]) == 0
+    assert evaluation.main(folder, num_episodes=2, greedy=False, best=False, video=True) == 0
     (film,) = (folder / "videos").glob("*")
     assert film.name.startswith("catch_") and f"{film}: an episode of score" in capsys.readouterr().out
     frames = list(imageio.get_reader(film).iter_data())
@@ -70,4 +70,4 @@ def test_an_episode_becomes_a_file(folder, capsys):
 def test_without_the_package_it_says_so(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio", None)
     with pytest.raises(config_lib.ConfigError, match=r"--video: needs imageio; pip install 'impala\[video\]'"):
-        evaluation.main([str(folder), "--video"])
+        evaluation.main(folder, num_episodes=2, greedy=False, best=False, video=True)

@@ -13,10 +13,9 @@ inference is central, serving is measured too (`bench.serving`). With `--against
 import json
 import math
 import multiprocessing
-import os
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from impala.bench import group, parts, schemes, serving, traffic, whole
 from impala.programs import compose
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
-_DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
+DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
 _SEVERAL = {"learners": group.learners_rate}  # beside them, where the configuration has several learners
@@ -86,23 +85,18 @@ def _whole(config: config_lib.Config) -> dict[str, float]:
         return whole.train_rate(config, Path(folder))
 
 
-def main(arguments: list[str]) -> int:
-    """The command `impala bench`."""
-    overrides = config_lib.parse_overrides(arguments)
-    if "num_learners" in overrides:  # the short form
-        overrides["learner.num_learners"] = overrides.pop("num_learners")
-    path, output, against = (overrides.pop(name, None) for name in ("config", "json", "against"))
-    config = config_lib.load(path, overrides) if path else config_lib.build(_DEFAULT, overrides)
-    other = config_lib.load(against, {}) if against else None
-    for one in (config, other) if other else (config,):
+def main(
+    config: config_lib.Config, against: config_lib.Config | None, *, names: Sequence[str], output: Path | None
+) -> int:  # fmt: skip
+    """The command `impala bench`; `names` are what the two configurations are called."""
+    for one in (config, against) if against else (config,):
         compose.check(one)
-    if output and not Path(output).parent.is_dir():
+    if output and not output.parent.is_dir():
         raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    result = compare(config, other) if other else measure(config)
-    _print_comparison(result, path or "this", against) if other else _print_measured(result, config)
+    result = compare(config, against) if against else measure(config)
+    _print_comparison(result, *names) if against else _print_measured(result, config)
     if output:
-        Path(output).write_text(json.dumps(result, indent=1) + "\n")
+        output.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

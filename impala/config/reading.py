@@ -67,9 +67,6 @@ def read_yaml(path: str | Path) -> dict:
     return data
 
 
-_PATHS = {"config", "run", "output", "json"}  # text, whatever it looks like: 2026_11_21 is a number to YAML
-
-
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}."""
     overrides, errors, arguments = {}, [], list(arguments)
@@ -86,7 +83,7 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
             value = arguments.pop(0)
         key = key.replace("-", "_")
         try:
-            overrides[key] = value if key in _PATHS else _parse(value)
+            overrides[key] = _parse(value)
         except yaml.YAMLError:
             overrides[key] = value
     if errors:

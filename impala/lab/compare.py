@@ -9,10 +9,10 @@ import csv
 import importlib.util
 import multiprocessing
 import os
-import shlex
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,21 +136,16 @@ def _result(future: concurrent.futures.Future, cell: Cell) -> dict[str, Any]:
         raise RuntimeError(f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}") from error
 
 
-def main(arguments: list[str]) -> int:
-    """The command `impala compare`."""
+def main(
+    path: str, overrides: Mapping[str, Any], folder: Path | None, num_workers: int | None, *, command: str
+) -> int:  # fmt: skip
+    """The command `impala compare`: the grid in `path` with `overrides` into `folder`."""
     if importlib.util.find_spec("rliable") is None:
         raise config_lib.ConfigError(["impala compare: needs the package rliable; pip install 'impala[lab]'"])
-    overrides = config_lib.parse_overrides(arguments)
-    path, folder = overrides.pop("config", None), overrides.pop("output", None)
-    num_workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
-    if path is None:
-        raise config_lib.ConfigError(["--config: missing; expected a grid like configs/lab/corrections.yaml"])
-    if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
-        raise config_lib.ConfigError([f"--workers {num_workers}: expected a number of processes, 1 or more"])
-    grid = Grid(str(path), overrides)
-    folder = Path(str(folder)) if folder else Path("docs/results") / grid.path.stem
+    grid = Grid(path, overrides)
+    folder = folder or Path("docs/results") / grid.path.stem
+    num_workers = num_workers or len(os.sched_getaffinity(0))
     results = Results(folder / "results.csv", grid)
-    command = f"impala compare {shlex.join(arguments)}"
     (folder / "command.txt").write_text(f"{command}\n")
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)

@@ -49,22 +49,14 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def main(arguments: list[str]) -> int:
+def main(folders: Sequence[Path], output: Path | None) -> int:
     """The command `impala plot`."""
-    output = None
-    if "--output" in arguments:
-        index = arguments.index("--output")
-        if index + 1 == len(arguments):
-            raise config_lib.ConfigError(["--output: has no value; expected --output FILE"])
-        output = Path(arguments[index + 1])
-        arguments = arguments[:index] + arguments[index + 2 :]
-    folders = [Path(argument) for argument in arguments]
     problems = [
         f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
     ]
     if output and not output.parent.is_dir():
         problems.append(f"--output {output}: no such folder; expected a file in one that exists")
-    if problems or not folders:
-        raise config_lib.ConfigError(problems or ["impala plot: no run given; expected impala plot RUN…"])
+    if problems:
+        raise config_lib.ConfigError(problems)
     print(draw(folders, output or folders[0] / "curves.png"))
     return 0

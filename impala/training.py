@@ -1,0 +1,141 @@
+"""`impala train`: checks a configuration, launches its program on this machine and watches over it."""
+
+import contextlib
+import importlib
+import os
+import time
+from pathlib import Path
+
+from impala import config as config_lib
+
+
+def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: bool, threads: bool) -> int:
+    """Trains the configured program in processes (or threads) of this machine, into the run `folder`.
+
+    Returns:
+      The exit status of the command.
+
+    Raises:
+      ConfigError: this machine cannot run `config`, or the folder cannot be used.
+    """
+    started = time.monotonic()
+    from impala.launching import runs as runs_lib
+    from impala.programs import compose
+
+    spec = compose.check(config)
+    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
+        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
+        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
+    _check_learners(config.learner.num_learners, threads)
+    table_mb = _table_mb(config, spec)
+    run = runs_lib.RunFolder(folder, config, restart=restart)
+    try:
+        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
+    finally:
+        run.close()
+
+
+def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
+    from impala.launching import local  # installs the RPC stand-in
+    from impala.launching import runs as runs_lib
+    from impala.programs.run import Run
+
+    print(
+        f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
+        flush=True,
+    )
+    print(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory", flush=True)
+    if config.replay.fraction:
+        print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
+    make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
+    program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
+    learners = []
+    for node in program.groups["learner"][: max(1, config.population.size)]:
+        handle = node.create_handle()
+        handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
+        learners.append(handle)
+    with local.Interrupts() as interrupts:
+        processes = local.launch_threads(program) if threads else local.launch(program, run.path)
+        try:
+            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path.name)
+        finally:
+            processes.kill()
+    for folder in runs_lib.agent_folders(run.path):
+        _print_last_row(folder)
+    return status
+
+
+def _watch(processes, interrupts, learners, config, name: str) -> int:
+    from impala.launching import local
+    from impala.monitoring import dashboard
+
+    with dashboard.Dashboard(name, total_frames=config.total_frames) as screen:
+        said: list[bool] = []
+
+        def on_tick():
+            try:
+                rows = [learner.status() for learner in learners]
+            except Exception:  # not started yet, or already gone: the supervisor knows
+                return
+            row, disk_bound_mb = rows[0], len(rows) * rows[0].pop("disk_bound_mb")
+            if all("fitness" in row for row in rows):
+                row["members"] = rows if len(rows) > 1 else []
+            if not said:
+                screen.say(
+                    f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
+                    "disk; TensorBoard's events and logs come on top"
+                )
+                said.append(True)
+            screen.update(row)
+
+        return local.supervise(processes, interrupts, on_tick, screen.say)
+
+
+def _print_last_row(folder: Path) -> None:
+    from impala.monitoring.logs import read_csv
+
+    rows = read_csv(folder / "metrics.csv")
+    if rows:
+        row = rows[-1]
+        print(f"{int(float(row['frames'])):,} frames, {row['updates']} updates, return {row['return_mean'] or '–'}, "
+              f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
+
+
+def _table_mb(config, spec) -> dict[str, float]:
+    """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
+    import psutil
+
+    from impala.types import chunk_spec, num_bytes
+
+    chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
+    limits = [psutil.virtual_memory().total / 1e6]
+    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is none
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e6)
+    replay_mb = config.replay.size * chunk_mb if config.replay.fraction else 0.0
+    if replay_mb > min(limits):
+        raise config_lib.ConfigError([
+            f"replay.size={config.replay.size}: chunks of {chunk_mb:.3f} MB may take {replay_mb:,.0f} MB of "
+            f"{min(limits):,.0f}; expected at most {int(0.8 * min(limits) / chunk_mb)}"
+        ])  # fmt: skip
+    return dict(queue=config.queue_size * chunk_mb, replay=replay_mb)
+
+
+def _check_learners(num_learners: int, threads: bool) -> None:
+    if num_learners > 1 and threads:
+        raise config_lib.ConfigError([
+            f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
+        ])  # fmt: skip
+    if _num_gpus() and num_learners > _num_gpus():
+        raise config_lib.ConfigError([
+            f"learner.num_learners={num_learners}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
+            "CUDA_VISIBLE_DEVICES= to learn on CPUs"
+        ])  # fmt: skip
+
+
+def _num_gpus() -> int:
+    """The number of GPUs that the learners may use, told without TensorFlow."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible in ("", "-1"):
+        return 0
+    present = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return min(present, len(visible.split(","))) if visible else present
