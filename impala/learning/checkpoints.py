@@ -17,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-_STATE, _PREFIX, _TEMPORARY, _DAMAGED = "state.json", "tensors", ".tmp", ".damaged"
+_STATE, _PREFIX = "state.json", "tensors"
+_TEMPORARY, _REPLACED, _DAMAGED = ".tmp", ".replaced", ".damaged"
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -33,7 +34,7 @@ class Checkpoints:
     """Saves and restores trackable objects in one directory, which is theirs alone.
 
     Args:
-      directory: made when missing.
+      directory: made when the first is saved.
       num_kept: newest checkpoints that stay.
       trackables: TensorFlow objects by name, for `tf.train.Checkpoint`.
     """
@@ -43,7 +44,6 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(**trackables)
         network = trackables.get("network")
         self._shapes = [list(v.shape) for v in network.trainable_variables] if network is not None else []
-        self._directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, num_updates: int, state: dict[str, Any]) -> Path:
         """Writes a checkpoint named by `num_updates` and prunes old ones; on an error the older ones are untouched.
@@ -51,6 +51,8 @@ class Checkpoints:
         Raises:
           OSError or tf.errors.OpError: the disk is full or not writable.
         """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._put_back()
         final = self._directory / f"{num_updates:010d}"
         for left_over in self._directory.glob(f"*{_TEMPORARY}"):
             shutil.rmtree(left_over, ignore_errors=True)
@@ -62,10 +64,12 @@ class Checkpoints:
             (temporary / _STATE).write_text(json.dumps(state | self._header(num_updates, digests), indent=1))
             for path in [*temporary.iterdir(), temporary]:
                 _sync(path)
+            replaced = final.with_suffix(_REPLACED)
             if final.exists():
-                shutil.rmtree(final)
+                final.rename(replaced)
             temporary.rename(final)
             _sync(self._directory)
+            shutil.rmtree(replaced, ignore_errors=True)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -80,7 +84,15 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first."""
-        return sorted(path for path in self._directory.iterdir() if path.name.isdigit())
+        return _paths(self._directory)
+
+    def _put_back(self) -> None:
+        """Undoes a replacement that a kill cut short."""
+        for replaced in self._directory.glob(f"*{_REPLACED}"):
+            if replaced.with_suffix("").exists():
+                shutil.rmtree(replaced, ignore_errors=True)
+            else:
+                replaced.rename(replaced.with_suffix(""))
 
     def restore(self, report=print, *, read_only: bool = False) -> dict[str, Any] | None:
         """Restores the newest sound checkpoint and returns its state; None when there never was one.
@@ -91,6 +103,8 @@ class Checkpoints:
           NoSoundCheckpoint: there are checkpoints and none is sound.
           OtherNetwork: the newest sound one is of another network or optimizer.
         """
+        if not read_only:
+            self._put_back()
         damaged = [path.name for path in self._directory.glob(f"*{_DAMAGED}")]
         for path in reversed(self.paths()):
             try:
@@ -136,12 +150,16 @@ def _sound_state(path: Path) -> dict[str, Any]:
 
 def read_state(directory: str | Path) -> dict[str, Any] | None:
     """Returns the JSON state of the newest readable checkpoint without loading tensors, or None."""
-    for path in sorted(Path(directory).glob("[0-9]*/" + _STATE), reverse=True):
+    for path in reversed(_paths(Path(directory))):
         try:
-            return json.loads(path.read_text())
+            return json.loads((path / _STATE).read_text())
         except (OSError, ValueError):
             continue
     return None
+
+
+def _paths(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("*") if path.name.isdigit())
 
 
 def _sha256(path: Path) -> str:

@@ -126,6 +126,21 @@ def test_what_a_kill_left_behind_is_passed_over_and_swept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000010", "0000000020", "0000000040"]
 
 
+def test_a_replacement_that_a_kill_cut_short_loses_nothing(tmp_path):
+    _, states = saved(tmp_path, updates=(10,))
+    (tmp_path / "0000000010").rename(tmp_path / "0000000010.replaced")  # moved aside, and then the kill
+    assert restored(tmp_path)[1] == states[10]
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000010"]
+
+
+def test_the_state_is_that_of_a_whole_checkpoint(tmp_path):
+    saved(tmp_path, updates=(10,))
+    for name, frames in (("0000000020.tmp", 2), ("0000000030.damaged", 3)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").write_text(f'{{"frames": {frames}}}')
+    assert checkpoints.read_state(tmp_path)["frames"] == 1000
+
+
 def test_the_state_is_read_without_the_tensors(tmp_path):
     saved(tmp_path)
     (tmp_path / "0000000030" / "state.json").write_text("{")
