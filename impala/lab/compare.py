@@ -52,7 +52,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # of older versions
             writer.writeheader()
             writer.writerows(self.rows)
         temporary.replace(path)
@@ -64,11 +64,15 @@ class Results:
                 "now (frames, a task's file, a variant); expected the same, or another --output"
             ])  # fmt: skip
 
-    def add(self, cell: Cell, result: dict[str, Any], command: str) -> None:
-        """Appends a finished cell."""
+    def add(self, cell: Cell, result: dict[str, Any], origin: Mapping[str, str]) -> None:
+        """Appends a finished cell; `origin` says by which command and code it was trained.
+
+        Raises:
+          OSError: the row could not be written; those before it are kept.
+        """
         row = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in result.items()}
-        row |= {name: str(value) for name, value in cell._asdict().items()} | _provenance()
-        row |= {"curve": " ".join(f"{x:.4g}" for x in result["curve"]), "command": command}
+        row |= {name: str(value) for name, value in cell._asdict().items()} | dict(origin)
+        row |= {"curve": " ".join(f"{x:.4g}" for x in result["curve"]), "date": time.strftime("%Y-%m-%d")}
         row["digest"] = self._grid.digest(cell)
         with self._path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
@@ -86,9 +90,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 def _provenance() -> dict[str, str]:
     versions = " ".join(f"{name}={version}" for name, version in provenance.versions(_PACKAGES).items())
-    return dict(
-        commit=provenance.commit(), versions=versions, machine=provenance.machine(), date=time.strftime("%Y-%m-%d")
-    )
+    return dict(commit=provenance.commit(), versions=versions, machine=provenance.machine())
 
 
 def run(
@@ -98,9 +100,11 @@ def run(
 
     Raises:
       RuntimeError: a cell failed; what was finished before is kept.
+      OSError: a row could not be written.
     """
     context = multiprocessing.get_context("spawn")
     while _pick(grid, results, set(), 1):
+        origin = {"command": command} | _provenance()  # of the code that the workers load now
         with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
             running: dict[concurrent.futures.Future, Cell] = {}
             started = 0
@@ -116,7 +120,7 @@ def run(
                     for future in done:
                         cell = running.pop(future)
                         result = _result(future, cell)
-                        results.add(cell, result, command)
+                        results.add(cell, result, origin)
                         on_cell(cell, result)
             except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish what they are at
                 for process in pool._processes.values():
@@ -156,7 +160,7 @@ def main(
     except KeyboardInterrupt:
         print(f"stopped; {len(results.returns)} cells are kept in {folder}, the same command goes on", file=sys.stderr)
         status = 130
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         print(f"{error}\n{len(results.returns)} cells are kept in {folder}", file=sys.stderr)
         status = 1
     from impala.lab import report

@@ -121,13 +121,13 @@ class Grid:
         errors, self._bases = [], {}
         for name, task in self.config.tasks.items():
             try:
-                frames = total_frames or task.total_frames
-                changes = {"total_frames": frames} if frames else {}
+                frames = task.total_frames if total_frames is None else total_frames
+                changes = {} if frames is None else {"total_frames": frames}
                 self._bases[name] = config_lib.load(self.path.parent / f"{name}.yaml", changes)
             except ConfigError as error:
                 errors += error.lines
         if errors:
-            raise ConfigError(errors)
+            raise ConfigError(dict.fromkeys(errors))
         for block in self.blocks():
             errors += self._errors(block)
         if errors:
@@ -188,10 +188,14 @@ class Grid:
         return (cell for cell in self.cells(returns) if cell not in returns)
 
     @property
+    def num_sweep(self) -> int:
+        """Cells of a block's sweep."""
+        return len(self.sweep(next(self.blocks())))
+
+    @property
     def num_cells(self) -> int:
         """Cells of the whole grid."""
-        num_sweep = len(self.sweep(next(self.blocks())))
-        return len(list(self.blocks())) * (num_sweep + self.num_settings * self.config.num_seeds)
+        return len(list(self.blocks())) * (self.num_sweep + self.num_settings * self.config.num_seeds)
 
     @property
     def num_settings(self) -> int:
@@ -211,7 +215,11 @@ class Grid:
         return config_lib.build(data, overrides)
 
     def digest(self, cell: Cell) -> str:
-        """Returns a digest of what a cell is trained with, defaults left out: a key added later changes none."""
+        """Returns a digest of what a cell is trained with.
+
+        Defaults are left out, so that a key added later changes no digest. A default that is changed changes none
+        either: rows name the commit that trained them, and the report lists the commits.
+        """
         settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 

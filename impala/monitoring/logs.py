@@ -1,6 +1,7 @@
 """Files that numbers are written to: CSV that is bounded and resumed, and TensorBoard."""
 
 import csv
+import io
 import logging
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,9 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
     path = Path(path)
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
+    whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    rows = csv.DictReader(io.StringIO(whole_lines, newline=""))
+    return [row for row in rows if None not in row and None not in row.values()]
 
 
 class TensorBoard:

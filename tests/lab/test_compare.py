@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from impala.lab import cells, compare, report
+from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Grid, cell_of
 from tests.lab.test_grid import LAB, SMALL
 from tests.programs import running
@@ -141,7 +142,7 @@ def test_curve_and_late_mean():
 @pytest.fixture(autouse=True)
 def few_bootstrap_samples(monkeypatch):
     """What these tests compare does not depend on their number, and 2,000 of them take ten seconds."""
-    monkeypatch.setattr(report, "_NUM_BOOTSTRAP", 100)
+    monkeypatch.setattr(scores_lib, "_NUM_BOOTSTRAP", 100)
 
 
 @pytest.fixture
@@ -167,7 +168,9 @@ def by_hand(tmp_path):
     def add(cell, value):
         status, number = ("done", value) if value != "diverged" else ("diverged", 7)
         row = {name: str(x) for name, x in cell._asdict().items()}
-        row |= {"return": str(number), "status": status, "curve": " ".join(["1"] * cells.NUM_POINTS)}
+        frames = grid.total_frames(cell.task) // (1 if status == "done" else 5)
+        row |= {"return": str(number), "status": status, "curve": " ".join([str(number)] * cells.NUM_POINTS)}
+        row |= {"frames": str(frames), "wall_seconds": "36", "commit": "abc", "date": "2026-11-20", "machine": "two cores"}
         returns[cell] = grid.score(cell, row)
         table_rows.append(row)
 
@@ -181,18 +184,39 @@ def by_hand(tmp_path):
 
 def test_scores_are_means_over_settings_seed_by_seed(by_hand):
     grid, table_rows = by_hand
-    scores = report.Scores(grid, table_rows)
+    scores = scores_lib.Scores(grid, table_rows)
     np.testing.assert_array_equal(scores.finals(Block("cartpole", "none", 0.0, 1)), [3, 1])  # (4+2)/2, (0+2)/2
     np.testing.assert_array_equal(scores.finals(Block("catch", "vtrace", 0.0, 1)), [0.5, 0.5])
     np.testing.assert_array_equal(scores.sweep(Block("catch", "none", 0.0, 1)), [0.2, 0, -1])
     np.testing.assert_allclose(scores.matrix("none", 0.0, 1), [[0.3, 0.625], [0.1, 0.625]])
     np.testing.assert_allclose(scores.matrix("vtrace", 0.0, 1), [[0.8, 0.75], [1.0, 0.75]])
-    assert report.Scores(grid, table_rows[:-1]).matrix("vtrace", 0.0, 1) is None
+    assert scores_lib.Scores(grid, table_rows[:-1]).matrix("vtrace", 0.0, 1) is None
+
+
+def test_curves_are_those_of_the_scores(by_hand):
+    grid, table_rows = by_hand
+    curves = scores_lib.Scores(grid, table_rows).curves(Block("cartpole", "none", 0.0, 1))
+    assert curves.shape == (2, cells.NUM_POINTS)
+    np.testing.assert_array_equal(curves[0], [3.0] * cells.NUM_POINTS)  # (4+2)/2
+    np.testing.assert_array_equal(curves[1], [4.5] * 5 + [1.0] * 20)  # 7 until it diverged after a fifth, then 0; and 2
+
+
+def test_a_report_says_where_its_numbers_come_from(by_hand, tmp_path):
+    grid, table_rows = by_hand
+    report.write(grid, table_rows, tmp_path)
+    last = (tmp_path / "table.md").read_text().splitlines()[-1]
+    assert last == "28 runs of 0.3 hours on one core in all, 2026-11-20; commits abc; two cores."
+
+
+def test_a_sweep_that_is_not_done_says_so(by_hand):
+    grid, table_rows = by_hand
+    sweeps = [row for row in table_rows if row["phase"] == SWEEP]
+    assert "| `none` | 3 (1 to 5, 2 of 3) | – |" in report.table(scores_lib.Scores(grid, sweeps[:2]))
 
 
 def test_the_table_says_these_numbers(by_hand):
     grid, table_rows = by_hand
-    table = report.table(report.Scores(grid, table_rows))
+    table = report.table(scores_lib.Scores(grid, table_rows))
     half = 12.706205 * 2**0.5 / 2**0.5  # t of one degree of freedom; standard deviation of (3, 1) is √2
     assert f"| `none` | 2 ± {half:.2g}, 1 runs diverged | 0.25 ± 0 | 0.46" in table  # of .1, .3, .625, .625
     assert "| `vtrace` | 9 ± 13 | 0.5 ± 0 |" in table
@@ -205,8 +229,8 @@ def test_rows_that_are_not_of_the_grid_count_for_nothing(by_hand):
     final = next(row for row in table_rows if row["phase"] == FINAL)
     others = [final | {"seed": "3", "return": "99"}, final | {"learning_rate": "0.5"}, final | {"task": "pong"},
               final | {"learning_rate": "0.001"}]  # fmt: skip  # of cartpole's settings the two better ones go on
-    assert report.table(report.Scores(grid, table_rows + others)) == report.table(report.Scores(grid, table_rows))
-    assert len(report.Scores(grid, table_rows + others).rows(Block("cartpole", "none", 0.0, 1), SWEEP)) == 3
+    assert report.table(scores_lib.Scores(grid, table_rows + others)) == report.table(scores_lib.Scores(grid, table_rows))
+    assert len(scores_lib.Scores(grid, table_rows + others).rows(Block("cartpole", "none", 0.0, 1), SWEEP)) == 3
 
 
 def test_a_part_of_a_grid_has_a_report_too(by_hand, tmp_path):
@@ -214,19 +238,31 @@ def test_a_part_of_a_grid_has_a_report_too(by_hand, tmp_path):
     for count in (1, 4, 8, 20):
         written = report.write(grid, table_rows[:count], tmp_path)
         assert all(path.stat().st_size for path in written)
-    assert "| – | – |" in report.table(report.Scores(grid, table_rows[:4]))
+    assert "| – | – |" in report.table(scores_lib.Scores(grid, table_rows[:4]))
 
 
 def test_intervals_by_hand():
-    mean, half = report.interval(np.array([1.0, 2.0, 3.0]))
+    mean, half = scores_lib.interval(np.array([1.0, 2.0, 3.0]))
     assert mean == 2.0 and abs(half - 4.302653 / 3**0.5) < 1e-5
-    assert report.interval(np.array([1.0]))[0] == 1.0
+    assert scores_lib.interval(np.array([1.0]))[0] == 1.0
+
+
+def test_intervals_are_the_same_at_every_call_and_leave_numpys_generator_alone():
+    random = np.random.default_rng(0)
+    one, other = random.normal(size=(2, 5, 5))
+    np.random.seed(3)
+    expected = np.random.random(2)
+    np.random.seed(3)
+    first = np.random.random()
+    intervals = [(scores_lib.interquartile_means({"one": one}), scores_lib.improvement(one, other)) for _ in range(2)]
+    assert intervals[0] == intervals[1]
+    assert [first, np.random.random()] == expected.tolist()
 
 
 def test_interquartile_mean_and_probability_of_improvement():
     low, high = np.linspace(0, 1, 20).reshape(10, 2), np.linspace(2, 3, 20).reshape(10, 2)
-    means = report.interquartile_means({"low": low, "high": high})
+    means = scores_lib.interquartile_means({"low": low, "high": high})
     assert abs(means["low"][0] - 0.5) < 1e-9 and means["low"][1] < 0.5 < means["low"][2] < means["high"][1]
-    probability, lower, upper = report.improvement(high, low)
+    probability, lower, upper = scores_lib.improvement(high, low)
     assert probability == lower == upper == 1.0
-    assert report.improvement(low, low)[0] == 0.5
+    assert scores_lib.improvement(low, low)[0] == 0.5
