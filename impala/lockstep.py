@@ -73,15 +73,16 @@ class Lockstep:
         outputs, steps = policies.network_outputs(self._acting), []
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
+            seed = compose.lane_seed(config, 0, 0, task)
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,
-                seed=config.seed + task, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
+                seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
                 origin=Origin(config.seed, task, 0, 0, 0, task),
                 # The actors share one network: the first brings it up to date for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
                 core_state_shape=self.network.core_state_shape,
             )  # fmt: skip
-            steps.append(actor.steps(config.seed + task))
+            steps.append(actor.steps(seed))
             self._closing.append(close)
         self._steps = actors.interleave(steps)
 
@@ -112,7 +113,7 @@ class Lockstep:
 
         Calling it again with a larger number goes on where the last call ended.
         """
-        total_frames = total_frames or self._config.total_frames
+        total_frames = self._config.total_frames if total_frames is None else total_frames
         scheduled = compose.make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:

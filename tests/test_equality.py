@@ -38,8 +38,9 @@ def a2c(configuration):
     variables = network.trainable_variables
     optimizer = optimizers.make("rmsprop", variables, epsilon=0.1, rmsprop_decay=0.99, rmsprop_momentum=0.0, adam_beta1=0.9)
     optimizer.learning_rate.assign(1e-3)
-    random = np.random.default_rng([SEED, 2])
-    step = environment.reset(SEED)
+    seed = compose.lane_seed(configuration, 0, 0, 0)
+    random = np.random.default_rng([seed, 2])
+    step = environment.reset(seed)
     for _ in range(NUM_UPDATES):
         observations, firsts, actions, rewards, goes_on = [step.observation], [step.is_first], [], [], []
         for _ in range(T):

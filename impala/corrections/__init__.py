@@ -7,7 +7,7 @@ and in `config.sections`.
 
     scheme                  ρ̂            c            weight of A     values' fixed point
     none, td_lambda         1            1, λ         1               V^μ
-    one_step_is             1            1            min(ρ̄, ρ)       V^μ
+    one_step_is             1            1            min(ρ̄_pg, ρ)    V^μ
     vtrace                  min(ρ̄, ρ)    λ min(c̄, ρ)  min(ρ̄_pg, ρ)    V of π_ρ̄ ∝ min(ρ̄ μ, π)
     vtrace_c0               min(ρ̄, ρ)    0            min(ρ̄_pg, ρ)    the same
     vtrace_unweighted_pg    min(ρ̄, ρ)    λ min(c̄, ρ)  1               the same

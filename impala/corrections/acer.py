@@ -8,6 +8,8 @@ Fixed point: Q^π. With the exact Q the gradient is unbiased for every c. c = �
 expectation over all actions, by Q alone. Range: c ≥ 0; ACER uses 10.
 """
 
+import math
+
 import tensorflow as tf
 
 from impala.corrections.q_targets import QTargets, expected, taken
@@ -29,10 +31,9 @@ def acer(
     v_tm1 = expected(q_tm1, log_pi_tm1)
     log_rho_tm1 = taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)
     sampled_tm1 = clipped_exp(log_rho_tm1, truncation) * (target_tm1 - v_tm1)  # [T, B]
-    # π(b) (1 − c/ρ(b))₊ = π(b) − π(b) min(1, c/ρ(b)), [T, B, A]
-    left_over = tf.exp(log_pi_tm1) * (1.0 - tf.minimum(1.0, truncation * tf.exp(log_mu_tm1 - log_pi_tm1)))
-    if truncation == float("inf"):
-        left_over = tf.zeros_like(left_over)
+    # π(b) (1 − c/ρ(b))₊ = π(b) − min(π(b), c μ(b)), [T, B, A]
+    log_truncation = math.log(truncation) if truncation else -math.inf
+    left_over = tf.exp(log_pi_tm1) - tf.exp(tf.minimum(log_pi_tm1, log_mu_tm1 + log_truncation))
     one_hot = tf.one_hot(a_tm1, q_tm1.shape[-1], dtype=q_tm1.dtype)
     weight_tm1 = one_hot * sampled_tm1[..., None] + left_over * (q_tm1 - v_tm1[..., None])
     return QTargets(target_tm1, tf.stop_gradient(mask_t[..., None] * weight_tm1))

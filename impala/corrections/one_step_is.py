@@ -12,5 +12,5 @@ def one_step_is(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None, clip_p
     """Returns n-step targets, and advantages weighted with the clipped ratio; arguments as in `vtrace`."""
     return weighted_td_targets(
         v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
-        rho_tm1=1.0, c_tm1=1.0, pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg),
+        rho_tm1=1.0, c_tm1=1.0, pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg, "clip_pg"),
     )  # fmt: skip

@@ -116,15 +116,15 @@ def check_lambda(lambda_: float) -> None:
         raise ValueError(f"lambda_={lambda_} is outside [0, 1].")
 
 
-def clipped_exp(log_rho: tf.Tensor, clip: float) -> tf.Tensor:
+def clipped_exp(log_rho: tf.Tensor, clip: float, name: str = "clip") -> tf.Tensor:
     """Returns min(clip, exp(log_rho)), clipped before it is exponentiated so that no large ratio overflows.
 
     Raises:
-      ValueError: the clip is negative.
+      ValueError: the clip, called `name`, is negative.
     """
     log_rho = tf.convert_to_tensor(log_rho)
     if not clip >= 0.0:
-        raise ValueError(f"a ratio is clipped at {clip}; expected 0 or more")
+        raise ValueError(f"{name}={clip} is negative; expected 0 or more")
     if clip == 0.0:
         return tf.zeros_like(log_rho)
     return tf.exp(tf.minimum(log_rho, math.log(clip)))

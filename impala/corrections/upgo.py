@@ -20,6 +20,6 @@ def upgo(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None, clip_pg=1.0) 
     next_is_better_tm1 = tf.concat([is_better_tm1[1:], tf.zeros_like(is_better_tm1[:1])], axis=0)
     return weighted_td_targets(
         v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
-        rho_tm1=1.0, c_tm1=next_is_better_tm1, pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg),
+        rho_tm1=1.0, c_tm1=next_is_better_tm1, pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg, "clip_pg"),
         pg_trace_tm1=next_is_better_tm1,
     )  # fmt: skip

@@ -46,6 +46,6 @@ def vtrace(
         v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
         rho_tm1=clipped_exp(log_rho_tm1, clip_rho),
         c_tm1=lambda_ * clipped_exp(log_rho_tm1, clip_c),
-        pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg),
+        pg_weight_tm1=clipped_exp(log_rho_tm1, clip_pg, "clip_pg"),
         pg_trace_tm1=lambda_ if pg_bootstrap == "mixed" else 1.0,
     )  # fmt: skip

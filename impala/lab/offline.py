@@ -13,16 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala import corrections
+from impala import corrections, losses, networks, sampling
 from impala.acting import policies
-from impala.config import Config, ConfigError
+from impala.config import Config, ConfigError, LossConfig
+from impala.corrections import Targets
 from impala.environments import river_swim
 from impala.learning import learners
 from impala.lockstep import Lockstep
-from impala.losses.actor_critic import REWARD_CLIPPING
-from impala.programs.compose import make_actor, make_environment, make_network, make_policy
+from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
+from impala.programs import compose
 from impala.replay import datasets
-from impala.types import Chunk, Origin, Weights
+from impala.types import Chunk, Origin, Step, Weights
+
+_NUM_GROUPS = 16  # of environments, when chunks are played
 
 
 class Row(NamedTuple):
@@ -55,60 +58,117 @@ def load_chunks(folder: str | Path) -> Chunk:
 def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chunk:
     """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
 
-    The environments are played for a while first, so that chunks begin anywhere in an episode.
+    Chunks begin anywhere in an episode: groups of environments are played for times of their own before.
     """
-    num_environments = min(num_chunks, 64)
-    environment = make_environment(config, num_environments)
-    network = make_network(config, environment.spec)
+    num_groups = min(num_chunks, _NUM_GROUPS)
+    num_each = -(-num_chunks // num_groups)
+    played: list[Chunk] = []
+    for group in range(num_groups):
+        ahead = group % config.learner.unroll_length + 1
+        environment = _Ahead(compose.make_environment(config, min(num_each, 8)), ahead, seed=seed + group)
+        played += _played(config, weights, environment, num_each, num_warm_up=group, seed=seed + group)
+    return datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in played[:num_chunks]])
+
+
+class _Ahead:
+    """Environments that were played at random for `num_steps` when they begin: else all unrolls begin in phase."""
+
+    def __init__(self, environment, num_steps: int, *, seed: int):
+        self._environment, self._num_steps, self._random = environment, num_steps, np.random.default_rng(seed)
+        self.spec, self.num_environments = environment.spec, environment.num_environments
+        self.send, self.receive, self.close = environment.send, environment.receive, environment.close
+
+    def reset(self, seed: int) -> Step:
+        step = self._environment.reset(seed)
+        actions = self.spec.actions
+        flat, sampler = np.zeros([self.num_environments, actions.num_parameters]), sampling.of(actions)
+        for _ in range(self._num_steps):
+            self.send(sampler.sample(flat, self._random))
+            step = self.receive()
+        return step
+
+
+def _played(config, weights, environment, num_chunks: int, *, num_warm_up: int, seed: int) -> list[Chunk]:
+    """Returns chunks acted by `weights`, after about 200 steps and `num_warm_up` times 50 more."""
+    network = compose.make_network(config, environment.spec)
     learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []
-    actor = make_actor(
+    actor = compose.make_actor(
         environment, policies.network_outputs(network), seed=seed, unroll_length=config.learner.unroll_length,
         sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
         core_state_shape=network.core_state_shape,
     )  # fmt: skip
-    num_warm_up = num_environments * (200 // config.learner.unroll_length)
+    num_unrolls = (200 + 50 * num_warm_up) // config.learner.unroll_length
     for _ in actor.steps(seed):
-        if len(played) >= num_warm_up + num_chunks:
+        if len(played) >= num_unrolls * environment.num_environments + num_chunks:
             break
     environment.close()
-    return datasets.stack([datasets.marked(c, is_replayed=False) for c in played[-num_chunks:]])
+    return played[-num_chunks:]
+
+
+class Scheme(NamedTuple):
+    """A correction as the loss takes it."""
+
+    correction: Callable  # V-based, its parameters bound
+    terms: Terms = Terms()
+    has_target_network: bool = False
+
+
+def make_schemes(
+    loss: LossConfig, words: Iterable[str] = (*corrections.SCHEMES, *losses.POLICY_TERMS)
+) -> dict[str, Scheme]:  # fmt: skip
+    """Returns {word: Scheme} with the parameters of `loss`; of all schemes unless `words` are given."""
+    schemes = {}
+    for word in words:
+        one = loss.model_copy(update={"correction": word})
+        schemes[word] = Scheme(compose.make_correction(one), compose.make_terms(one), compose.has_target_network(one))
+    return schemes
 
 
 class View(NamedTuple):
     """A batch as a scheme sees it, for the policy that `network` holds."""
 
     arguments: dict  # of a V-based scheme
-    log_pi_a_tm1: Callable[[], tf.Tensor]  # computes log π(a) [T, B] anew, to be differentiated
-    mask_t: np.ndarray
+    rows: Callable[[], Rows]  # computes what terms of the loss look at anew, to be differentiated
+    valid_t: np.ndarray  # [T, B], 0 across a reset
 
 
 def view(network, batch: Chunk, config: Config) -> View:
-    """Returns `batch` as a V-based scheme takes it, with π and V of `network`."""
+    """Returns `batch` as a scheme takes it, with π and V of `network`.
+
+    Raises:
+      ValueError: the network has values of several tasks (PopArt).
+    """
     inputs = learners.network_inputs(batch)
     outputs = network(*inputs)
-    log_mu = tf.nn.log_softmax(batch.logits_tm1)
-
-    def log_pi_a():
-        log_pi = tf.nn.log_softmax(network(*inputs).logits[:-1])
-        return tf.gather(log_pi, batch.a_tm1, batch_dims=2)
-
-    mask_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
+    if outputs.value.shape.rank != 2:
+        raise ValueError(f"values have shape {tuple(outputs.value.shape)}; expected [T+1, B], a network without PopArt")
+    rows = make_rows(outputs, batch, network.distribution)
+    valid_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
     arguments = dict(
         v_tm1=outputs.value[:-1], v_t=outputs.value[1:], discount_t=config.loss.discount * batch.discount_t,
-        r_t=REWARD_CLIPPING[config.loss.reward_clipping](batch.r_t), mask_t=mask_t,
-        log_rho_tm1=log_pi_a() - tf.gather(log_mu, batch.a_tm1, batch_dims=2),
+        r_t=REWARD_CLIPPING[config.loss.reward_clipping](batch.r_t), mask_t=valid_t,
+        log_rho_tm1=rows.log_taken(rows.target_tm1) - rows.log_taken(rows.mu_tm1),
     )  # fmt: skip
-    return View(arguments, log_pi_a, mask_t.numpy())
+    return View(arguments, lambda: make_rows(network(*inputs), batch, network.distribution), valid_t.numpy())
 
 
-def policy_gradient(network, seen: View, advantage_tm1: tf.Tensor) -> np.ndarray:
-    """Returns the gradient of the mean of log π(a) A over transitions, as one vector."""
-    variables = network.trainable_variables
+def policy_gradient(network, seen: View, scheme: Scheme) -> tuple[np.ndarray, Targets]:
+    """Returns the gradient of the mean objective of a scheme's policy over transitions, as one vector; and its targets.
+
+    Of IMPALA's terms the objective is log π(a) A.
+    """
+    terms, variables = scheme.terms, network.trainable_variables
     with tf.GradientTape() as tape:
-        objective = tf.reduce_sum(seen.log_pi_a_tm1() * advantage_tm1) / seen.mask_t.sum()
-    gradients = tape.gradient(objective, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return np.concatenate([gradient.numpy().ravel() for gradient in gradients])
+        rows = seen.rows()
+        mask_t = seen.arguments["mask_t"] * (tf.stop_gradient(terms.is_trusted(rows)) if terms.is_trusted else 1.0)
+        targets = scheme.correction(**seen.arguments | {"mask_t": mask_t})
+        objective, _ = terms.policy(rows, targets.advantage_tm1)
+        if terms.extra:
+            objective -= terms.extra(rows)
+        mean = tf.reduce_sum(mask_t * objective) / seen.valid_t.sum()
+    gradients = tape.gradient(mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return np.concatenate([gradient.numpy().ravel() for gradient in gradients]), targets
 
 
 def river_swim_values(network, discount: float) -> np.ndarray:
@@ -127,8 +187,8 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     Each environment plays the same number of episodes, so that short ones are not favoured.
     """
     num_environments = min(num_episodes, 64)
-    environment = make_environment(config, num_environments)
-    policy = make_policy(
+    environment = compose.make_environment(config, num_environments)
+    policy = compose.make_policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
         core_state_shape=network.core_state_shape,
     )  # fmt: skip
@@ -153,77 +213,94 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
 
 def compare(
     network, batch: Chunk, config: Config, *, lag: int, reference: np.ndarray, truth: np.ndarray | float | None = None,
-    schemes: Mapping[str, Callable] = corrections.SCHEMES,
+    schemes: Mapping[str, Scheme] | None = None, with_target=None,
 ) -> list[Row]:  # fmt: skip
     """Applies every scheme to `batch` and returns a row each.
 
     Args:
       network: π and V.
       batch: acted by μ, [T, B].
-      config: of the task: γ, reward clipping.
+      config: of the task: γ, reward clipping, parameters of the schemes.
       lag: written into the rows.
       reference: the on-policy gradient (`policy_gradient`).
       truth: V^π of every state of a one-hot observation, or of the episodes' starts (a number); None for no bias.
+      schemes: all by default, those with a target network only where there is one.
+      with_target: `networks.WithTarget` of `network`, for schemes that have a target network.
+
+    Raises:
+      ValueError: the truth is that of episodes' starts and the batch has none.
     """
     seen, observation = view(network, batch, config), batch.observation.numpy()[:-1]
-    some = seen.mask_t > 0
+    seen_with_target = view(with_target, batch, config) if with_target else None
+    if schemes is None:
+        schemes = make_schemes(config.loss)
+        schemes = {name: one for name, one in schemes.items() if with_target or not one.has_target_network}
+    valid = counted = seen.valid_t > 0
     state = None
     if isinstance(truth, np.ndarray):
         state = observation.argmax(axis=-1)
     elif truth is not None:
-        some = some & batch.is_first.numpy()[:-1]
-    ratio = np.exp(np.minimum(seen.arguments["log_rho_tm1"].numpy()[seen.mask_t > 0], 20.0))
+        counted = valid & batch.is_first.numpy()[:-1]
+    if not counted.any():
+        raise ValueError("no episode starts in the batch; expected some, since the truth is the value of starts")
+    log_rho = seen.arguments["log_rho_tm1"].numpy()[valid]
+    ratio = np.exp(np.minimum(log_rho, 20.0))
     rows = []
     for name, scheme in schemes.items():
-        targets = scheme(**seen.arguments)
-        target = targets.target_tm1.numpy()
-        gradient = policy_gradient(network, seen, targets.advantage_tm1)
-        norm = np.linalg.norm(gradient)
+        gradient, targets = policy_gradient(network, seen_with_target if scheme.has_target_network else seen, scheme)
+        norm, reference_norm = np.linalg.norm(gradient), max(np.linalg.norm(reference), 1e-12)
         rows.append(Row(
-            lag, name, *_errors(target, some, state, truth),
-            float(gradient @ reference / max(norm * np.linalg.norm(reference), 1e-12)),
-            float(norm / max(np.linalg.norm(reference), 1e-12)),
-            float(np.log(ratio).mean()), float(ratio.mean() ** 2 / np.mean(ratio**2)),
+            lag, name, *_errors(targets.target_tm1.numpy(), counted, state, truth),
+            float(gradient @ reference / max(norm * reference_norm, 1e-12)), float(norm / reference_norm),
+            float(log_rho.mean()), float(ratio.mean() ** 2 / np.mean(ratio**2)),
         ))  # fmt: skip
     return rows
 
 
-def _errors(target, some, state, truth) -> tuple[float, float, float]:
+def _errors(target, counted, state, truth) -> tuple[float, float, float]:
     if truth is None:
-        return float("nan"), float(target[some].std()), float("nan")
-    error = target[some] - (truth[state[some]] if state is not None else truth)
-    groups = state[some] if state is not None else np.zeros(error.shape, int)
-    within = [target[some][groups == g].var() * np.mean(groups == g) for g in np.unique(groups)]
+        return float("nan"), float(target[counted].std()), float("nan")
+    error = target[counted] - (truth[state[counted]] if state is not None else truth)
+    groups = state[counted] if state is not None else np.zeros(error.shape, int)
+    within = [target[counted][groups == g].var() * np.mean(groups == g) for g in np.unique(groups)]
     return float(error.mean()), float(np.sqrt(np.sum(within))), float(np.sqrt(np.mean(error**2)))
 
 
 def lag_study(
     config: Config, lags: Sequence[int], *, num_updates: int, num_chunks: int = 512,
-    schemes: Mapping[str, Callable] = corrections.SCHEMES,
+    schemes: Mapping[str, Scheme] | None = None,
 ) -> list[Row]:  # fmt: skip
     """Trains for `num_updates`, then shows the last policy what each of its predecessors acted.
+
+    IMPACT's target network is the policy at the last multiple of `loss.target_period`. CLEAR's losses are those of
+    replayed chunks, of which there are none here.
 
     Args:
       config: of the training, on policy.
       lags: in updates, each at most `num_updates`.
       num_chunks: of each batch; the reference has eight times as many.
+      schemes: all by default.
 
     Raises:
-      ValueError: a lag is longer than the training.
+      ValueError: a lag is negative or longer than the training.
     """
-    if max(lags) > num_updates:
-        raise ValueError(f"lag {max(lags)} is longer than the {num_updates} updates of the training")
+    if not 0 <= min(lags) <= max(lags) <= num_updates:
+        raise ValueError(f"lags {list(lags)}; expected each from 0 to the {num_updates} updates of the training")
     training = Lockstep(config)
-    history = {0: training.learner.weights()}
-    for update in training.updates(10**12):
-        history[update.index] = training.learner.weights()
+    target = newest = training.learner.weights()
+    history = {0: newest}
+    for update in training.updates(num_updates * config.steps_per_update * training.spec.frames_per_step):
+        newest = history[update.index] = training.learner.weights()
         history.pop(update.index - max(lags) - 1, None)
+        target = newest if update.index % config.loss.target_period == 0 else target
         if update.index == num_updates:
             break
-    network, newest = training.network, history[num_updates]
+    training.close()
+    network, older = training.network, compose.make_network(config, training.spec)
+    with_target = networks.WithTarget(network, older)
+    learners.assign_weights(older.trainable_variables, target)
     on_policy = play(config, newest, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
-    seen = view(network, on_policy, config)
-    reference = policy_gradient(network, seen, corrections.none(**seen.arguments).advantage_tm1)
+    reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
     if config.environment.name == "river_swim":
         truth = river_swim_values(network, config.loss.discount)
     else:
@@ -231,7 +308,9 @@ def lag_study(
     rows = []
     for lag in lags:
         batch = play(config, history[num_updates - lag], num_chunks=num_chunks, seed=config.seed + 2_000)
-        rows += compare(network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes)
+        rows += compare(
+            network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes, with_target=with_target
+        )
     return rows
 
 

@@ -19,7 +19,7 @@ class Result(NamedTuple):
     """What one update did.
 
     chunks: columns [B] on the chunks of all learners: `weights_version` that acted, `is_replayed`, `task`,
-    `num_transitions` that are some, and those that the loss adds.
+    the valid `num_transitions`, and those that the loss adds.
     """
 
     num_updates: int  # done so far, this one included

@@ -68,7 +68,7 @@ def actor_critic(
     discount: float = 0.99, baseline_cost: float = 0.5, entropy_cost: float = 0.01, reward_clipping: str = "abs_one",
     reduction: str = "sum", clip_rho: float = 1.0, clip_c: float = 1.0,
 ) -> Loss:  # fmt: skip
-    """Makes the loss, summed over T and B (or averaged over the transitions that are some, with `reduction="mean"`).
+    """Makes the loss, summed over T and B (or averaged over the valid transitions, with `reduction="mean"`).
 
     L = Σ_s [ −log π(a_s|x_s) A_s + baseline_cost · ½ (v_s − V(x_s))² − entropy_cost · H(π(·|x_s)) ]
 
@@ -90,9 +90,9 @@ def actor_critic(
     """
 
     def loss(outputs, batch, entropy_cost=entropy_cost):
-        rows = _rows(outputs, batch, distribution)
-        is_some_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
-        mask_t = is_some_t if terms.is_trusted is None else is_some_t * tf.stop_gradient(terms.is_trusted(rows))
+        rows = make_rows(outputs, batch, distribution)
+        valid_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
+        mask_t = valid_t if terms.is_trusted is None else valid_t * tf.stop_gradient(terms.is_trusted(rows))
         log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.target_tm1)) - rows.log_taken(rows.mu_tm1)
         targets = correction(
             v_tm1=rows.v_tm1,
@@ -112,12 +112,12 @@ def actor_critic(
         sums = {name: tf.reduce_sum(part) for name, part in parts.items()}
         total = sums["policy_loss"] + baseline_cost * sums["value_loss"] - entropy_cost * sums["entropy_bonus"]
         total += sums["extra_loss"]
-        num_transitions = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
+        num_transitions = tf.maximum(tf.reduce_sum(valid_t), 1.0)
         if reduction == "mean":
             total /= num_transitions
         metrics = {"loss": total} | {name: part / num_transitions for name, part in sums.items()}
         metrics |= telemetry.metrics(
-            targets, rows, log_rho_tm1=log_rho_tm1, discount_t=batch.discount_t, is_some_t=is_some_t, mask_t=mask_t,
+            targets, rows, log_rho_tm1=log_rho_tm1, discount_t=batch.discount_t, valid_t=valid_t, mask_t=mask_t,
             is_clipped_tm1=is_clipped_tm1, clip_rho=clip_rho, clip_c=clip_c,
         )  # fmt: skip
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
@@ -125,7 +125,8 @@ def actor_critic(
     return loss
 
 
-def _rows(outputs, batch, distribution: Distribution) -> Rows:
+def make_rows(outputs, batch, distribution: Distribution) -> Rows:
+    """Returns what a network's outputs and a time-major `Chunk` say of every transition."""
     logits, value = outputs[:2]
     target_logits = getattr(outputs, "target_logits", None)
     tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])

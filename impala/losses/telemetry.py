@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def metrics(
-    targets, rows, *, log_rho_tm1, discount_t, is_some_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
+    targets, rows, *, log_rho_tm1, discount_t, valid_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
 ) -> dict[str, tf.Tensor]:  # fmt: skip
     """Returns scalars, means over all transitions unless they say otherwise.
 
@@ -16,10 +16,10 @@ def metrics(
     rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
     surrogate cuts off, or the ε-correction at least halves.
     """
-    num_some = tf.maximum(tf.reduce_sum(is_some_t), 1.0)
+    num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
 
     def mean(x_tm1):
-        return tf.reduce_sum(is_some_t * x_tm1) / num_some
+        return tf.reduce_sum(valid_t * x_tm1) / num_valid
 
     def fraction(condition):
         return mean(tf.cast(condition, tf.float32))
@@ -30,7 +30,7 @@ def metrics(
         "value": mean(rows.v_tm1),
         "advantage": mean(tf.abs(targets.advantage_tm1)),
         "log_rho_mean": mean(log_rho_tm1),
-        "log_rho_max": tf.reduce_max(tf.where(is_some_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
+        "log_rho_max": tf.reduce_max(tf.where(valid_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
         "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),
         "c_clipped_fraction": fraction(rho_tm1 > clip_c),
         "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
@@ -40,8 +40,8 @@ def metrics(
         "rejected_fraction": mean(1.0 - mask_t),
         "policy_clipped_fraction": mean(is_clipped_tm1),
         "replayed_fraction": tf.reduce_mean(rows.is_replayed),
-        "num_transitions": tf.reduce_sum(is_some_t * (1.0 - rows.is_replayed)),
-        "num_rows": tf.reduce_sum(is_some_t),
+        "num_transitions": tf.reduce_sum(valid_t * (1.0 - rows.is_replayed)),
+        "num_rows": tf.reduce_sum(valid_t),
     }
 
 

@@ -231,7 +231,8 @@ def make_schedules(config: Config, total_frames: int | None = None) -> Callable[
     """Returns frames → keyword arguments of `Learner.update`; `total_frames` is the configured by default."""
     from impala.learning.optimizers import SCHEDULES
 
-    total, learner, loss = total_frames or config.total_frames, config.learner, config.loss
+    learner, loss = config.learner, config.loss
+    total = config.total_frames if total_frames is None else total_frames
     schedules = {
         "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
         "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
@@ -250,13 +251,19 @@ def has_target_network(loss: LossConfig) -> bool:
 def make_loss(loss: LossConfig, distribution, correction: Callable | None = None):
     """Returns the configured loss over actions of `distribution`, with its correction or another V-based one."""
     from impala import losses
-    from impala.losses.actor_critic import Terms, actor_critic
+    from impala.losses.actor_critic import actor_critic
 
-    word = loss.correction
-    terms = _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else Terms()
-    make = functools.partial(_bound(actor_critic, loss), terms=terms, distribution=distribution)
+    make = functools.partial(_bound(actor_critic, loss), terms=make_terms(loss), distribution=distribution)
     correction = correction or make_correction(loss)
     return losses.popart(make, correction) if loss.popart else make(correction)
+
+
+def make_terms(loss: LossConfig):
+    """Returns the terms of the loss of the configured word, their parameters bound; IMPALA's for a V-based scheme."""
+    from impala import losses
+
+    word = loss.correction
+    return _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else losses.Terms()
 
 
 def make_correction(loss: LossConfig):

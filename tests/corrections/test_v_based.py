@@ -691,9 +691,9 @@ def test_dtypes_that_do_not_agree_are_named(name):
     (corrections.vtrace, dict(pg_bootstrap="seed"), "pg_bootstrap='seed'; expected 'target' or 'mixed'"),
     (corrections.td_lambda, dict(lambda_=float("nan")), "lambda_=nan"),
     (corrections.vtrace_unweighted_pg, dict(lambda_=2.0), "lambda_=2.0"),
-    (corrections.vtrace, dict(clip_pg=-1.0), "a ratio is clipped at -1.0; expected 0 or more"),
-    (corrections.one_step_is, dict(clip_pg=float("nan")), "a ratio is clipped at nan"),
-    (corrections.upgo, dict(clip_pg=-1.0), "a ratio is clipped at -1.0"),
+    (corrections.vtrace, dict(clip_pg=-1.0), "clip_pg=-1.0 is negative; expected 0 or more"),
+    (corrections.one_step_is, dict(clip_pg=float("nan")), "clip_pg=nan is negative"),
+    (corrections.upgo, dict(clip_pg=-1.0), "clip_pg=-1.0 is negative"),
 ])  # fmt: skip
 def test_parameters_out_of_range_are_refused(scheme, parameters, message):
     with pytest.raises(ValueError, match=message):
