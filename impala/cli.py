@@ -1,9 +1,11 @@
 """The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
 import argparse
+import difflib
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,11 +110,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         return None, []
     options.line = shlex.join(["impala", *arguments])
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
+    known = [name for name in known if name not in ("-h", "--help")]
     if options.command in (train, compare, bench):  # the rest are keys, except for what looks like an option mistyped
-        keys = [f"--{key}" for key in (*config_lib.keys(), *_SHORT_KEYS)]
-        words = [word for word in rest if word.startswith("--")]
-        near = {word: config_lib.nearest("--" + word[2:].replace("-", "_"), [*known, *keys]) for word in words}
-        wrong = [word for word, hint in near.items() if any(f" {option}?" in hint for option in known)]
+        wrong = [word for word in rest if difflib.get_close_matches(word, known, cutoff=0.75)]
     else:
         wrong = [word for word in rest if word.startswith("-")] or rest
     if wrong:
@@ -129,12 +129,11 @@ def _positive(text: str) -> int:
 
 
 def _keys_and_defaults() -> str:
-    defaults = config_lib.flatten(config_lib.Config(environment={"name": "catch"}))
-    lines = [
-        f"  --{key.replace('_', '-'):40} {'…' if key == 'environment.name' else value}"
-        for key, value in defaults.items()
-    ]
-    return "\n".join(["keys of a configuration and their defaults:", *lines])
+    lines = []
+    for key, default, text in config_lib.documented():
+        start = f"  --{key.replace('_', '-'):33} {default:15} "
+        lines += textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=54 * " ") or [start.rstrip()]
+    return "\n".join(["keys of a configuration, their defaults, and what they may be:", *lines])
 
 
 def _configuration(path: str | None, rest: list[str], default: dict) -> config_lib.Config:

@@ -76,7 +76,7 @@ def load_text(tmp_path):
         ("learner.learning_rate", "fast", "learner.learning_rate: got 'fast'; input should be a valid number"),
         ("environment.name", 5, "environment.name: got 5; expected a name, or a list of names"),
         ("network.bfloat16", 1, "network.bfloat16: got 1; input should be a valid boolean"),
-        ("network.hidden_sizes", 64, "network.hidden_sizes: got 64; input should be a valid tuple"),
+        ("network.hidden_sizes", 64, "network.hidden_sizes: got 64; expected a list, like [64]"),
         # a bool is no number, nothing is no value
         ("seed", True, "seed: got True; input should be a valid integer"),
         ("learner.learning_rate", True, "learner.learning_rate: got True; input should be a valid number"),
@@ -146,7 +146,7 @@ def test_what_fits_together_is_taken():
 @pytest.mark.parametrize("value", [None, [], "x", 3])
 def test_a_section_is_a_mapping(section, value):
     line = line_of(lambda: config_lib.build(CATCH | {section: value}))
-    assert line.startswith(f"{section}: got {value!r}; input should be a valid dictionary")
+    assert line.startswith(f"{section}: got {value!r}; expected keys below it, like {section}.")
 
 
 def test_the_environment_must_be_named():
@@ -528,3 +528,14 @@ def test_the_queue_follows_from_the_intended_lag():
         config_lib.build({}, numbers | {"learner.max_lag": 15})
     few = numbers | {"actor.num_environments": 2, "learner.batch_size": 32}
     assert config_lib.build({}, few).implied_lag == 1
+
+
+def test_every_key_is_documented_with_a_default_that_can_be_typed():
+    documented = {key: (default, text) for key, default, text in config_lib.documented()}
+    assert list(documented) == config_lib.keys()
+    for key, (default, _) in documented.items():
+        if key != "environment.name":
+            value = config_lib.flatten(config_lib.build(CATCH, config_lib.parse_overrides([f"--{key}", default])))[key]
+            assert value == config_lib.flatten(config_lib.build({"environment": {"name": "catch"}}))[key], key
+    assert documented["replay.queue_kind"][1].startswith("queue | uniform_once | drop_oldest; of fresh chunks")
+    assert documented["learner.max_lag"][0] == "null"

@@ -5,7 +5,7 @@ Imports neither TensorFlow nor a station, so that wrong usage is refused in a mo
 """
 
 from impala.config.errors import ConfigError, describe, nearest
-from impala.config.reading import build, dump, flatten, keys, load, parse_overrides, read_yaml
+from impala.config.reading import build, documented, dump, flatten, keys, load, parse_overrides, read_yaml
 from impala.config.schema import MAY_CHANGE_ON_RESUME, Config
 from impala.config.sections import (
     OF_DISCRETE_ACTIONS,
@@ -19,6 +19,6 @@ from impala.config.sections import (
 
 __all__ = [
     "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
-    "LossConfig", "NonNegative", "Positive", "build", "describe", "dump", "flatten", "keys", "load", "nearest",
-    "parse_overrides", "read_yaml",
+    "LossConfig", "NonNegative", "Positive", "build", "describe", "documented", "dump", "flatten", "keys", "load",
+    "nearest", "parse_overrides", "read_yaml",
 ]  # fmt: skip

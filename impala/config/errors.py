@@ -42,7 +42,16 @@ def describe(error: Mapping, known: Iterable[str]) -> str:
         allowed = [name.strip(" '") for name in re.split(r",| or ", error["ctx"]["expected"])]
         hint = nearest(value, allowed) if isinstance(value, str) else ""
         return f"{key}: {_show(value)} is not one of {', '.join(allowed)}{hint}"
+    if error["type"].startswith(("model_", "dict_")):
+        return f"{key}: got {_show(value)}; expected keys below it{_below(key, known)}"
+    if error["type"] in ("tuple_type", "list_type"):
+        return f"{key}: got {_show(value)}; expected a list, like [{_show(value)}]"
     return f"{key}: got {_show(value)}; {error['msg'][0].lower() + error['msg'][1:]}"
+
+
+def _below(section: str, known: Iterable[str]) -> str:
+    names = [name for name in known if name.startswith(f"{section}.")]
+    return f", like {names[0]}" if names else ""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

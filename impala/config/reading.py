@@ -1,7 +1,9 @@
 """YAML files and command lines in, a validated `Config` out; and back."""
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,29 @@ def flatten(config: Config) -> dict[str, Any]:
 def keys() -> list[str]:
     """Returns every valid dotted key."""
     return [key for key, _ in _leaves(Config(environment=EnvironmentConfig(name="catch")).model_dump(by_alias=True))]
+
+
+def documented() -> Iterator[tuple[str, str, str]]:
+    """Yields every dotted key, its default as YAML, and what it may be and is: the comment behind it in the source."""
+    return _documented(Config)
+
+
+def _documented(model: type[pydantic.BaseModel], prefix: str = ""):
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(model), flags=re.MULTILINE))
+    for name, field in model.model_fields.items():
+        key, kind = prefix + (field.alias or name), field.annotation
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            yield from _documented(kind, f"{key}.")
+            continue
+        choices = " | ".join(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else ""
+        default = "…" if field.is_required() else _as_yaml(field.default)
+        yield key, default, "; ".join(filter(None, [choices, comments.get(name, "")]))
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.dump(list(value) if isinstance(value, tuple) else value, Dumper=_Dumper, default_flow_style=True).split(
+        "\n"
+    )[0]
 
 
 def _leaves(node: Mapping, prefix: str = ""):

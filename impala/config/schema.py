@@ -56,7 +56,7 @@ class Config(Model):
             )
         if self.target_return is not None and num_tasks > 1:
             raise ValueError(
-                f"target_return={self.target_return}: a mean return over several tasks says little; expected none"
+                f"target_return={self.target_return}: a mean return over several tasks says little; expected null"
             )
         num_replayed = replay.fraction * batch_size
         if abs(num_replayed - round(num_replayed)) > 1e-6:
@@ -86,7 +86,7 @@ class Config(Model):
                 f"imply up to {self.implied_lag} updates of lag already; expected that or more, fewer environments, or "
                 "a larger batch"
             )
-        if self.num_fresh > replay.queue_size:
+        if self.num_fresh > self.queue_size:
             raise ValueError(
                 f"learner.batch_size={batch_size} > replay.queue_size={replay.queue_size}; "
                 "a batch larger than the queue would never fill"
@@ -102,7 +102,7 @@ class Config(Model):
               if self.program == "ga3c" else []),
         ):  # fmt: skip
             if value != expected:
-                wanted = "none" if expected is None else expected
+                wanted = "null" if expected is None else expected
                 raise ValueError(f"{key}={value}: not with program={self.program}; expected {wanted}")
         num_lane = self.actor.num_lane_environments
         if self.inference.max_environments < num_lane:

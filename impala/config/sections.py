@@ -17,7 +17,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Evolving = Literal["learning_rate", "entropy_cost"]
-Schedule = Literal["constant", "linear", "late_linear"]  # to 0 at total_frames; late: constant for the first half
+Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v), Field(ge=0)]  # inf: unclipped
 _FromList = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
@@ -38,9 +38,8 @@ class Model(pydantic.BaseModel):
 
 
 class EnvironmentConfig(Model):
-    """`atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id; a list of them for many tasks."""
-
-    name: Annotated[Any, PlainValidator(_names)]  # str or tuple[str, ...]
+    # atari:<game>, minatar:<game>, catch, river_swim, or any gymnasium id: a str, or a tuple of them
+    name: Annotated[Any, PlainValidator(_names)]  # of the environment, or a list of names for many tasks
     protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
     action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
 
@@ -104,7 +103,7 @@ class LossConfig(Model):
     clip_rho: Clip = 1.0  # ρ̄
     clip_c: Clip = 1.0  # c̄
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
-    lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0
+    lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0  # λ, of the trace
     pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
     allow_expansion: bool = False  # take c̄ > ρ̄ all the same
     alpha_rho: Fraction = 0.5  # leaky_vtrace
@@ -120,9 +119,9 @@ class LossConfig(Model):
     popart: bool = False  # values at a scale of each task's own: losses/popart.py
     popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, an update
     discount: Fraction = 0.99  # γ
-    baseline_cost: NonNegative = 0.5
-    entropy_cost: NonNegative = 0.01
-    entropy_cost_schedule: Schedule = "constant"
+    baseline_cost: NonNegative = 0.5  # weight of the value loss
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    entropy_cost_schedule: Schedule = "constant"  # as the learning rate's
     reward_clipping: Literal["none", "abs_one", "soft_asymmetric", "soft_asymmetric_code"] = "abs_one"
     reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
 
@@ -153,7 +152,7 @@ class LearnerConfig(Model):
     num_learners: Count = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
     optimizer: Literal["adam", "rmsprop"] = "adam"
     learning_rate: Positive = 5e-4
-    learning_rate_schedule: Schedule = "linear"
+    learning_rate_schedule: Schedule = "linear"  # to 0 at total_frames; late: constant for the first half
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
