@@ -1,5 +1,6 @@
 """`impala evaluate RUN`: plays the newest weights of a run with its training wrappers."""
 
+import sys
 from pathlib import Path
 
 from impala import config as config_lib
@@ -95,11 +96,17 @@ def require_run(folder: Path) -> None:
 
 def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bool) -> int:
     """The command `impala evaluate`."""
+    from impala.learning import checkpoints
+
     require_run(folder)
-    if video:
-        for path, score in record(folder, greedy=greedy, best=best):
-            print(f"{path}: an episode of score {score:g}")
-    rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
+    try:
+        if video:
+            for path, score in record(folder, greedy=greedy, best=best):
+                print(f"{path}: an episode of score {score:g}")
+        rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
+    except checkpoints.Unusable as error:
+        print(error, file=sys.stderr)
+        return 1
     how = "greedy" if greedy else "sampled"
     for row in rows:
         task = f"{row['environment']}: " if len(rows) > 1 else ""

@@ -12,6 +12,7 @@ last_action and last_reward [1, N] led to the last observation; core_state is ze
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 from impala import config as config_lib
@@ -69,6 +70,13 @@ def export(folder: Path, output: Path) -> Path:
 
 def main(folder: Path, output: Path | None) -> int:
     """The command `impala export`."""
+    from impala.learning import checkpoints
+
     require_run(folder)
-    print(f"{export(folder, output or folder / 'export')} · load it with tf.saved_model.load")
+    try:
+        written = export(folder, output or folder / "export")
+    except checkpoints.Unusable as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{written} · load it with tf.saved_model.load")
     return 0

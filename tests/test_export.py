@@ -68,6 +68,16 @@ def test_it_says_what_the_network_says(tmp_path, capsys, overrides):
         np.testing.assert_allclose(outputs["core_state"], expected.core_state, atol=1e-5)
 
 
+@pytest.mark.parametrize("command", ["export", "evaluate"])
+def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, capsys, command):
+    make_run(tmp_path / "run")
+    (state,) = (tmp_path / "run").glob("checkpoints/*/state.json")
+    state.write_text("{")
+    assert cli.main([command, str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"no sound checkpoint in {tmp_path}/run/checkpoints: ")
+    assert state.read_text() == "{"
+
+
 def test_wrong_usage(tmp_path, capsys):
     make_run(tmp_path / "run")
     (tmp_path / "there").mkdir()

@@ -22,11 +22,15 @@ _TEMPORARY, _REPLACED, _DAMAGED = ".tmp", ".replaced", ".damaged"
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
-class NoSoundCheckpoint(RuntimeError):
+class Unusable(RuntimeError):
+    """What a folder of checkpoints holds cannot be taken up."""
+
+
+class NoSoundCheckpoint(Unusable):
     """Checkpoints exist but none can be loaded; never a reason to start afresh in silence."""
 
 
-class OtherNetwork(RuntimeError):
+class OtherNetwork(Unusable):
     """A sound checkpoint of another network or optimizer; left as it is."""
 
 
@@ -74,9 +78,9 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         damaged = sorted(self._directory.glob(f"*{_DAMAGED}"))
-        for old in [*self.paths()[: -self._num_kept], *damaged[: -self._num_kept]]:
-            if old != final:
-                shutil.rmtree(old, ignore_errors=True)
+        others = [path for path in self.paths() if path != final]
+        for old in [*others[: len(others) - self._num_kept + 1], *damaged[: -self._num_kept]]:
+            shutil.rmtree(old, ignore_errors=True)
         return final
 
     def _header(self, num_updates: int, digests: dict[str, str]) -> dict[str, Any]:
@@ -122,7 +126,7 @@ class Checkpoints:
         if damaged:
             raise NoSoundCheckpoint(
                 f"no sound checkpoint in {self._directory}: {', '.join(sorted(damaged))} could not be loaded; "
-                "put a good copy back, or start anew with --restart"
+                "put a good copy back, or train anew with --restart"
             )
         return None
 
