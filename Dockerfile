@@ -1,5 +1,5 @@
 # docker build -t impala . && docker run --rm -it -v "$PWD/runs:/impala/runs" impala train --config configs/pong.yaml
-FROM python:3.10-slim
+FROM --platform=linux/amd64 python:3.10-slim
 RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 WORKDIR /impala
 # The packages first: this layer is rebuilt only when one of these changes, not with every edit of the code.

@@ -3,7 +3,7 @@
 set -eu
 run=$1 topic=docs/results/$2
 mkdir -p "$topic"
-for file in metrics.csv config.yaml versions.txt command.txt evaluations.csv launches.json; do
+for file in metrics.csv episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json; do
   if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
 done
 sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt" "$topic/launches.json"
