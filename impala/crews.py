@@ -1,4 +1,4 @@
-"""Threads that all do the same work, as many as are wanted at the moment."""
+"""Threads that all do the same work, and callers that take part, as many as are wanted at the moment."""
 
 import contextlib
 import threading
@@ -78,3 +78,25 @@ class Crew:
                 with self._changed:
                     self._num_at_work -= 1
                     self._changed.notify_all()
+
+
+class Gate:
+    """Lets the first `size` agents pass."""
+
+    def __init__(self, size: int):
+        self._size, self._changed = size, threading.Condition()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        with self._changed:
+            self._size = size
+            self._changed.notify_all()
+
+    def may_pass(self, agent: int, timeout_seconds: float) -> bool:
+        """Returns whether it is the agent's turn, if need be after waiting for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: agent < self._size, timeout_seconds)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from impala.crews import Crew
+from impala.crews import Crew, Gate
 
 
 class Meeting:
@@ -75,3 +75,10 @@ def test_an_error_stops_the_crew_and_is_told():
 def test_a_crew_of_nobody_is_refused():
     with pytest.raises(ValueError, match="size=0 of the crew 'test'; expected 1 or more"):
         Crew(lambda: None, 0, name="test")
+
+
+def test_who_is_beyond_a_gate_waits_for_his_turn():
+    gate = Gate(2)
+    assert gate.may_pass(1, 0.0) and not gate.may_pass(2, 0.05)
+    gate.size = 3
+    assert gate.may_pass(2, 0.0)

@@ -18,7 +18,7 @@ import numpy as np
 from impala.acting.actors import Scores
 from impala.acting.chunks import Writer
 from impala.acting.policies import Decision, Outputs, Policy
-from impala.acting.remote import LaneId, decision_fields
+from impala.acting.remote import LaneId, Refused, check_fields, decision_fields
 from impala.types import EnvironmentSpec, Episode, Step
 
 
@@ -142,10 +142,6 @@ class _Batch:
         self.done, self.error, self.rows = threading.Event(), None, ()
 
 
-class Refused(ValueError):
-    """A request that would mix two streams of one lane."""
-
-
 class Lanes:
     """Decides for the lanes of many clients and writes their unrolls; called from a thread for each request.
 
@@ -180,14 +176,17 @@ class Lanes:
           number: of the request, one more than that of the lane's last.
 
         Raises:
-          Refused: the lane has a request under way, another number of environments, or is in a later life already; or
-            the step is not one of these environments.
+          Refused: the lane has another request under way, another number of environments, or is in a later life
+            already; or the step is not one of these environments, or not finite.
         """
         self._check(lane, step)
         kept = self._lane(lane, number, len(step.reward))
-        if not kept.busy.acquire(blocking=False):
-            raise Refused(f"{lane}: request {number} while another is under way; expected one at a time")
+        # A client whose line broke asks again while its first request is still under way: it gets the same decision.
+        if not kept.busy.acquire(blocking=number == kept.number):
+            raise Refused(f"{lane}: request {number} while {kept.number} is under way; expected one at a time")
         try:
+            if self._lanes.get(lane[:2]) is not kept:
+                raise Refused(f"{lane}: the request before failed, or a later life has begun")
             decision, episodes = kept.step(number, step)
         except Refused:
             raise
@@ -219,12 +218,7 @@ class Lanes:
 
     def _check(self, lane: LaneId, step: Step) -> None:
         fields, _ = decision_fields(self._spec, len(step.reward))
-        for name, field, (shape, dtype) in zip(Step._fields, step, fields):
-            if field.shape != shape or field.dtype != dtype:
-                raise Refused(
-                    f"{lane}: {name} is {field.dtype}{list(field.shape)}; expected {np.dtype(dtype)}{list(shape)}, "
-                    f"as {self._spec.name} has it"
-                )
+        check_fields(str(lane), Step._fields, step, fields, self._spec.name)
 
     def _drop(self, key: tuple[int, int]) -> None:
         self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
@@ -249,6 +243,11 @@ class Lane:
         self._scores = Scores(num_environments, lane.actor, lane.first_environment, lane.task)
         self._expected, self._t = number, 0
         self._decision: Decision | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the last request taken, be it under way or answered."""
+        return self._expected - 1
 
     @property
     def num_unfinished_unrolls(self) -> int:

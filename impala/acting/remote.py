@@ -1,6 +1,6 @@
 """What an actor has whose policy, or the network behind it, is in another process: see `acting.inference`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, Protocol
 
@@ -71,6 +71,24 @@ def network_fields(spec: EnvironmentSpec, num_environments: int, core_state_shap
     led_here = [((1, *action_shape), action_dtype), ((1, n), np.float32)] if core else []
     inputs = [((spec.num_stacked, n, *shape), dtype), ((1, n), np.bool_), *led_here, *core]
     return inputs, [logits, value, *core, version]
+
+
+class Refused(ValueError):
+    """A request that cannot be answered, or would mix two streams of one lane."""
+
+
+def check_fields(who: str, names: Sequence[str], arrays: Sequence[np.ndarray], fields: Fields, spec_name: str) -> None:
+    """Raises `Refused`, naming the first of `arrays` that is not what `fields` says, or not finite."""
+    if len(arrays) != len(fields):
+        raise Refused(f"{who}: {len(arrays)} arrays; expected {len(fields)} of {spec_name}: {', '.join(names)}")
+    for name, array, (shape, dtype) in zip(names, arrays, fields):
+        if array.shape != tuple(shape) or array.dtype != dtype:
+            raise Refused(
+                f"{who}: {name} is {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}, as "
+                f"{spec_name} has it"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Refused(f"{who}: {name} holds a value that is not finite")
 
 
 def result_of(pending: Pending, should_stop: Callable[[], bool]) -> Any:

@@ -37,7 +37,7 @@ from impala.programs.random_walk import RandomWalk
 from impala.programs.remote_actor import RemoteActorNode
 from impala.programs.run import Run
 from impala.programs.side_jobs import Periodically
-from impala.types import Chunk, EnvironmentSpec, Origin
+from impala.types import Chunk, EnvironmentSpec, Origin, chunk_spec
 
 _RPC_SECONDS, _SPARE_THREADS = 300.0, 16
 _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
@@ -65,13 +65,15 @@ class TrainerNode(LearnerNode):
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run):
         super().__init__(config, spec, run, table=None)
         from impala.acting import policies, predictors
-        from impala.crews import Crew
+        from impala.crews import Crew, Gate
         from impala.launching import shared_memory
         from impala.replay.datasets import Deduplicator
         from impala.replay.memory import MemoryQueue
 
         self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
         self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
+        chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape, version_per_step=True)
+        self._fields = {name: tuple(field) for name, field in chunk._asdict().items() if field}
         # The model itself predicts: while an update is under way, some of the parameters may be newer than the version.
         outputs = with_version(policies.network_outputs(self._learner.network), lambda: self._learner.num_updates)
         self._predictors = predictors.Predictors(
@@ -82,7 +84,7 @@ class TrainerNode(LearnerNode):
         shared_memory.Server(self._address, self._predict_in_turn)
         self._turn, self._results = threading.Lock(), queue.SimpleQueue()
         self._trainers: Crew | None = None
-        self._agents = _Gate(config.actor.num_actors)
+        self._agents = Gate(config.actor.num_actors)
         sizes = dict(num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers)
         num_agents = dict(num_agents=config.actor.num_actors)
         self._walk = RandomWalk(num_agents | sizes, most=num_agents, apply=self._set_sizes, seed=config.seed)
@@ -90,7 +92,18 @@ class TrainerNode(LearnerNode):
     # --- RPCs ---
 
     def predict(self, agent: tuple[int], _: int, *inputs: np.ndarray) -> tuple:
-        """Returns (logits, value, …, version) for an agent's environments; nothing while it is not its turn."""
+        """Returns (logits, value, …, version) for an agent's environments; nothing while it is not its turn.
+
+        Raises:
+          remote.Refused: the inputs are of other environments.
+        """
+        from impala.acting import remote
+
+        n = inputs[1].shape[-1] if len(inputs) > 1 and inputs[1].ndim else 0
+        core_state_shape = self._config.network.core_state_shape
+        fields, _ = remote.network_fields(self._spec, n, core_state_shape)
+        names = ("window", "is_first", "last_action", "last_reward", "core_state")[: len(fields)]
+        remote.check_fields(f"agent {agent[0]}", names, inputs, fields, self._spec.name)
         return self._predictors(*inputs) if self._agents.may_pass(*agent, _SLICE_SECONDS) else ()
 
     def address(self) -> str:
@@ -98,10 +111,20 @@ class TrainerNode(LearnerNode):
         return self._address
 
     def train(self, chunks: list[tuple]) -> None:
-        """Takes the chunks of an unroll; returns when the training queue had room for them."""
+        """Takes the chunks of an unroll; returns when the training queue had room for them.
+
+        Raises:
+          remote.Refused: they are of other environments.
+        """
+        from impala.acting import remote
+
+        chunks = [Chunk._make(chunk) for chunk in chunks]
+        for chunk in chunks:
+            arrays = [getattr(chunk, name) for name in self._fields]
+            remote.check_fields("agent", list(self._fields), arrays, list(self._fields.values()), self._spec.name)
         with self._accepting:
             is_new = self._deduplicator.is_new  # a call whose answer was lost is repeated
-            new = [chunk for chunk in map(Chunk._make, chunks) if is_new(Origin(*chunk.origin.tolist()))]
+            new = [chunk for chunk in chunks if is_new(Origin(*chunk.origin.tolist()))]
         self._queue(new)
 
     def step(self) -> dict[str, float]:
@@ -168,28 +191,6 @@ class TrainerNode(LearnerNode):
         deduplicator = self._deduplicator
         counts = dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
         return super()._counts() | counts | self._walk.sizes | self._predictors.log.columns()
-
-
-class _Gate:
-    """Lets the first `size` agents pass."""
-
-    def __init__(self, size: int):
-        self._size, self._changed = size, threading.Condition()
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @size.setter
-    def size(self, size: int) -> None:
-        with self._changed:
-            self._size = size
-            self._changed.notify_all()
-
-    def may_pass(self, agent: int, timeout_seconds: float) -> bool:
-        """Returns whether it is the agent's turn, if need be after waiting for it."""
-        with self._changed:
-            return self._changed.wait_for(lambda: agent < self._size, timeout_seconds)
 
 
 class AgentNode(RemoteActorNode):

@@ -123,7 +123,12 @@ class CentralNode(LearnerNode):
         return self._queue.fill()
 
     def _counts(self) -> dict[str, float]:
-        return super()._counts() | self._gatherer.log.columns() | {"dropped_unrolls": self._lanes.num_dropped_unrolls}
+        num_lanes = self._config.actor.num_actors * self._config.actor.num_lanes
+        return super()._counts() | self._gatherer.log.columns() | dict(
+            # A lane is held back here, inside `act`: its actor takes that for a slow decision.
+            actor_blocked_fraction=self._queue.blocked_fraction() / num_lanes,
+            dropped_unrolls=self._lanes.num_dropped_unrolls,
+        )  # fmt: skip
 
 
 class StepperNode(RemoteActorNode):

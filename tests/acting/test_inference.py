@@ -308,7 +308,16 @@ def test_a_client_with_other_spaces_is_refused(field, value, words):
     play(lanes, 1, environment=environment, step=step, number=number)
 
 
-def test_two_requests_of_a_lane_at_once_are_refused():
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_step_that_is_not_finite_is_refused(value):
+    lanes = make_lanes([])
+    _, step, number = play(lanes, 2)
+    with pytest.raises(Refused, match="reward holds a value that is not finite"):
+        lanes.step(LANE, number, step._replace(reward=np.array([0.0, value, 0.0], np.float32)))
+
+
+def test_of_two_requests_at_once_a_repetition_is_answered_and_another_refused():
+    """The line broke while the first was under way, say."""
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(Network):
@@ -318,13 +327,14 @@ def test_two_requests_of_a_lane_at_once_are_refused():
             return super().__call__(*inputs)
 
     lanes, step = make_lanes([], network=Slow()), make_environment().reset(0)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(lanes.step, LANE, 0, step)
         assert entered.wait(10)
-        with pytest.raises(Refused, match="request 0 while another is under way"):
-            lanes.step(LANE, 0, step)
+        with pytest.raises(Refused, match="request 1 while 0 is under way"):
+            lanes.step(LANE, 1, step)
+        again = pool.submit(lanes.step, LANE, 0, step)
         go_on.set()
-        assert first.result(10).action.shape == (3,)
+        assert first.result(10) is again.result(10)
 
 
 def test_a_lane_whose_decision_failed_begins_anew():

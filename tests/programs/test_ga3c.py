@@ -1,9 +1,17 @@
 """GA3C through real processes: it ends in order, resumes and learns; agents without a model; what it refuses."""
 
+import os
+import threading
+import time
+
+import numpy as np
 import pytest
 
 from impala import config as config_lib
-from impala.programs import ga3c
+from impala.acting.remote import Refused
+from impala.programs import compose, ga3c
+from impala.programs.run import Run
+from impala.types import chunk_spec, zeros
 from tests.programs.running import interrupted_and_resumed, rows
 
 GA3C = ["train", "--config", "configs/ga3c_catch.yaml", "--ga3c.adjustment-seconds", "2"]
@@ -50,11 +58,29 @@ def test_episodes_know_the_version_that_ended_them(runs):
     assert {(episode["actor"], episode["environment"]) for episode in episodes} >= {(a, e) for a in "01" for e in map(str, range(32))}
 
 
-def test_an_agent_whose_turn_it_is_not_waits_for_it():
-    gate = ga3c._Gate(2)
-    assert gate.may_pass(1, 0.0) and not gate.may_pass(2, 0.05)
-    gate.size = 3
-    assert gate.may_pass(2, 0.0)
+def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
+    """What it asks reaches no batch of others, and what it hands in no trainer."""
+    monkeypatch.setattr(ga3c.lp, "stop_event", threading.Event)
+    config = config_lib.load("configs/ga3c_catch.yaml")
+    spec = compose.check(config)
+    node = ga3c.TrainerNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    window, is_first = np.zeros((1, 16, *spec.observation.shape), spec.observation.dtype), np.ones((1, 16), bool)
+    assert node.predict((0,), 0, window, is_first)[0].shape == (16, 3)
+    for inputs, words in (
+        ((window[..., :4], is_first), r"agent 1: window is .*\[1, 16, 10, 4\]; expected .*\[1, 16, 10, 5\], as catch"),
+        ((window, is_first.astype(np.uint8)), r"is_first is uint8\[1, 16\]; expected bool\[1, 16\]"),
+        ((window,), "agent 1: 1 arrays; expected 2 of catch: window, is_first"),
+    ):
+        with pytest.raises(Refused, match=words):
+            node.predict((1,), 0, *inputs)
+    chunk = zeros(chunk_spec(spec, config.learner.unroll_length, version_per_step=True))
+    node.train([tuple(chunk)])
+    for field, value, words in (
+        ("r_t", chunk.r_t[1:], "r_t is float32"), ("r_t", chunk.r_t + np.nan, "r_t holds a value that is not finite"),
+    ):  # fmt: skip
+        with pytest.raises(Refused, match=words):
+            node.train([tuple(chunk._replace(**{field: value}))])
+    assert node._queue.fill() == 1 / config.queue_size
 
 
 @pytest.mark.parametrize(
@@ -62,7 +88,7 @@ def test_an_agent_whose_turn_it_is_not_waits_for_it():
     [
         ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=ga3c; expected 1"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=ga3c; expected 0.0"),
-        ({"learner.max_lag": 100}, "learner.max_lag=100: not with program=ga3c; expected none"),
+        ({"learner.max_lag": 100}, "learner.max_lag=100: not with program=ga3c; expected null"),
         ({"record_chunks": 3}, "record_chunks=3: not with program=ga3c; expected 0"),
         ({"inference.max_environments": 8}, "inference.max_environments=8: a lane asks for 16 environments at once"),
         ({"ga3c.num_trainers": 0}, "ga3c.num_trainers: got 0; input should be greater than or equal to 1"),
