@@ -26,7 +26,7 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
-    _check_learners(config.learner.num_learners, threads)
+    _check_learners(config, threads)
     table_mb = _table_mb(config, spec)
     run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
@@ -108,28 +108,33 @@ def _table_mb(config, spec) -> dict[str, float]:
     from impala.types import chunk_spec, num_bytes
 
     chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
+    chunk_mb *= config.population.size  # every member has tables of its own
     limits = [psutil.virtual_memory().total / 1e6]
     with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is none
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e6)
-    replay_mb = config.replay.size * chunk_mb if config.replay.fraction else 0.0
-    if replay_mb > min(limits):
+    sizes = {"replay.queue_size": config.queue_size, "replay.size": config.replay.size * bool(config.replay.fraction)}
+    if sum(sizes.values()) * chunk_mb > min(limits):
+        key = max(sizes, key=sizes.get)
         raise config_lib.ConfigError([
-            f"replay.size={config.replay.size}: chunks of {chunk_mb:.3f} MB may take {replay_mb:,.0f} MB of "
+            f"{key}={sizes[key]}: chunks of {chunk_mb:.3f} MB may take {sizes[key] * chunk_mb:,.0f} MB of "
             f"{min(limits):,.0f}; expected at most {int(0.8 * min(limits) / chunk_mb)}"
         ])  # fmt: skip
-    return dict(queue=config.queue_size * chunk_mb, replay=replay_mb)
+    queue_mb, replay_mb = (size * chunk_mb for size in sizes.values())
+    return dict(queue=queue_mb, replay=replay_mb)
 
 
-def _check_learners(num_learners: int, threads: bool) -> None:
+def _check_learners(config: config_lib.Config, threads: bool) -> None:
+    num_learners = config.learner.num_learners
     if num_learners > 1 and threads:
         raise config_lib.ConfigError([
             f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
         ])  # fmt: skip
-    if _num_gpus() and num_learners > _num_gpus():
-        raise config_lib.ConfigError([
-            f"learner.num_learners={num_learners}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
-            "CUDA_VISIBLE_DEVICES= to learn on CPUs"
-        ])  # fmt: skip
+    for key, count in {"learner.num_learners": num_learners, "population.size": config.population.size}.items():
+        if 0 < _num_gpus() < count:
+            raise config_lib.ConfigError([
+                f"{key}={count}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
+                "CUDA_VISIBLE_DEVICES= to learn on CPUs"
+            ])  # fmt: skip
 
 
 def _num_gpus() -> int:

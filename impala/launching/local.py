@@ -246,12 +246,16 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     # Several learners are done together; the first still has its checkpoint to write.
     is_done = was_interrupted or ended.get("learner/0") == 0
     is_done |= not failed and any(name.startswith("learner/") for name in ended)
+    if failed and not is_done:
+        say(f"{_worst(failed)} failed; stopping the rest")
     processes.stop(should_kill=lambda: interrupts.count > 1)
     if interrupts.count > 1:
         return EXIT_INTERRUPTED
-    if is_done and processes.ended().get("learner/0") == 0:
+    ended = processes.ended()
+    learners = [status for name, status in ended.items() if name.startswith("learner/")]
+    if is_done and learners and not any(learners):  # of a population each has its own last checkpoint
         return 0
-    return _report(processes, failed or processes.ended())
+    return _report(processes, failed or ended)
 
 
 def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
@@ -263,7 +267,7 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
     if not failed or isinstance(processes, Threads):
         print("the nodes did not stop in time; the run's last checkpoint may be missing", file=sys.stderr)
         return EXIT_FAILED
-    name = min(failed, key=lambda n: (failed[n] == EXIT_TRY_AGAIN, n != "learner/0", n))
+    name = _worst(failed)
     status = failed[name]
     lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()
     if status == EXIT_USAGE:
@@ -272,7 +276,14 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
     shown = f"signal {-status}" if status < 0 else f"status {status}"
     print(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:", file=sys.stderr)
     print("\n".join(lines[_traceback_start(lines) :]), file=sys.stderr)
-    return EXIT_TRY_AGAIN if status == EXIT_TRY_AGAIN else EXIT_FAILED
+    # Where a learner was killed and its peers noticed, nothing is wrong with the program; nor where a peer never came.
+    peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in processes.ended().values()
+    is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed
+    return EXIT_TRY_AGAIN if is_temporary else EXIT_FAILED
+
+
+def _worst(failed: dict[str, int]) -> str:
+    return min(failed, key=lambda name: (failed[name] == EXIT_TRY_AGAIN, name != "learner/0", name))
 
 
 def _traceback_start(lines: list[str]) -> int:

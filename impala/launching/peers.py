@@ -65,7 +65,7 @@ def _hear(server: socket.socket) -> set[int]:
     try:
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(0.5)
+            connection.settimeout(5.0)  # a greeting that is not heard out is never repeated
             return {int.from_bytes(connection.recv(4), "big")}
     except OSError:
         return set()

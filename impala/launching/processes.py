@@ -114,8 +114,12 @@ def learner_device(index: int = 0) -> str:
 
 
 @contextlib.contextmanager
-def time_limit(seconds: int):
-    """Ends the process with SIGALRM where the block takes longer, even where it sits in C++ and lets no Python run."""
+def time_limit(seconds: int, message: str):
+    """Ends the process with SIGALRM where the block takes longer, even where it sits in C++ and lets no Python run.
+
+    What its log says last is that `message` came true: nothing can be said any more when it does.
+    """
+    print(f"within {seconds} s, or else: {message}", file=sys.stderr, flush=True)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     try:

@@ -143,7 +143,7 @@ def versions() -> str:
 def is_running(folder: Path) -> bool:
     """Returns whether a process holds the run folder."""
     try:
-        with (folder / "lock").open("a+") as lock:
+        with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -9,7 +9,9 @@ however these end. Nothing is decoded but numbers, and only processes of the sam
 """
 
 import contextlib
+import errno
 import json
+import logging
 import math
 import mmap
 import os
@@ -28,6 +30,9 @@ _ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
 _SHAKE_HANDS_SECONDS = 1.0
 _NUMBER, _ANSWER = struct.Struct("<q"), struct.Struct("<?i")  # of the call; whether it failed, and bytes of its message
 _CREDENTIALS = struct.Struct("3i")
+
+
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}  # what passes while it listens
 
 
 class CallFailed(RuntimeError):
@@ -73,8 +78,12 @@ class Server:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    return  # closed
+                logging.warning("shared memory: a caller could not be taken: %s", error)
+                time.sleep(0.5)
+                continue
             threading.Thread(target=self._serve, args=(connection,), name="shared memory", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

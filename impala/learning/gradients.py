@@ -77,14 +77,16 @@ class Group:
             return tf.reduce_max(column)
         return tf.reduce_sum(column * num_rows) / tf.maximum(tf.reduce_sum(num_rows), 1.0)
 
-    def agree(self, *, is_ready: bool, wants_end: bool) -> tuple[bool, bool]:
-        """Returns whether all learners are ready for an update, and whether any of them wants to end.
+    def agree(
+        self, *, is_ready: bool, wants_end: bool, counts: Sequence[float] = ()
+    ) -> tuple[bool, bool, list[float]]:
+        """Returns whether all learners are ready for an update, whether any wants to end, and the sums of `counts`.
 
         Raises:
           PeerLost: a peer is gone.
         """
-        num_ready, num_ending = self._sum_of([float(is_ready), float(wants_end)])
-        return num_ready == self.size, num_ending > 0
+        num_ready, num_ending, *sums = self._sum_of([float(is_ready), float(wants_end), *counts]).tolist()
+        return num_ready == self.size, num_ending > 0, sums
 
     def broadcast(self, variables: Sequence[tf.Variable], numbers: Sequence[float]) -> list[float]:
         """Gives every learner the first one's `variables`, and returns the first one's `numbers`."""

@@ -89,10 +89,11 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
 class FrameCounter:
     """Counts the frames and updates of a learner that leaves the rest to the first of its peers."""
 
-    return_mean = None
-
     def __init__(self, frames_per_step: int, state: dict):
         self._frames_per_step, self.frames = frames_per_step, int(state.get("frames", 0))
+
+    def has_reached(self, target: float) -> bool:
+        return False
 
     def add_update(self, updates: int, metrics: dict[str, float], chunks: dict) -> None:
         self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
@@ -129,6 +130,7 @@ class Monitor:
         self._tensorboard = TensorBoard(folder)
         self._lock = threading.Lock()
         self._last_row: dict[str, Any] = {}
+        self._is_over = False
         self._begin_period()
 
     def _begin_period(self):
@@ -153,6 +155,12 @@ class Monitor:
     def return_mean(self) -> float | None:
         """Mean score of the last 100 episodes, None before there are 100."""
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
+
+    def has_reached(self, target: float) -> bool:
+        """Returns whether `return_mean` is `target` or more; then no more episodes count: the last row must say so."""
+        with self._lock:
+            self._is_over = self._is_over or (self.return_mean is not None and self.return_mean >= target)
+            return self._is_over
 
     def fitness(self) -> float | None:
         """Returns what members of a population are compared by; None before there are 100 episodes of every task."""
@@ -194,6 +202,8 @@ class Monitor:
     def add_episodes(self, episodes: list[Episode]) -> None:
         """Counts finished episodes."""
         with self._lock:
+            if self._is_over:
+                return
             self.num_episodes += len(episodes)
             self._scores.extend(episode.score for episode in episodes)
             self._tasks.add_episodes(episodes)

@@ -27,10 +27,10 @@ class EvaluatorNode:
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
         self._best_fitness = state["fitness"] if state else float("-inf")
-        # Other starts at every launch, and at every evaluation.
-        self._seed, self._count = evaluation_seed(config) + 10_000 * run.incarnation, 0
+        self._incarnation, self._count = run.incarnation, 0
 
     def run(self) -> None:
+        from impala.acting import remote
         from impala.launching import processes
 
         due, period = time.monotonic(), self._config.evaluator.period_seconds
@@ -39,23 +39,35 @@ class EvaluatorNode:
                 self._stop.wait(0.2)
                 continue
             due = time.monotonic() + period
-            self.evaluate()
+            try:
+                self.evaluate()
+            except remote.Stopped:
+                break
         processes.finish()
 
     def evaluate(self) -> dict[str, float] | None:
-        """Plays every task once and returns their mean scores; None where it was time to stop before the end."""
+        """Plays every task once and returns their mean scores; None where it was time to stop before the end.
+
+        Other starts at every launch, and at every evaluation.
+
+        Raises:
+          remote.Stopped: it was time to stop before the weights came.
+        """
+        import tensorflow as tf
+
         from impala.learning import learners
         from impala.monitoring import evaluations, scores
 
         evaluator, tasks = self._config.evaluator, self._config.environment.tasks
-        weights = Weights(*self._learner.get_weights(-1))
-        frames = self._learner.status().get("frames", 0)
+        frames = self._ask(self._learner.futures.frames)
+        weights = Weights(*self._ask(self._learner.futures.get_weights, -1))
+        seed = evaluation_seed(self._config, self._incarnation, self._count)
         learners.assign_weights(self._network.trainable_variables, weights)
         played = {}
         for task, name in enumerate(tasks):
             played[name] = play(
                 self._network, self._config, num_episodes=evaluator.num_episodes, greedy=evaluator.greedy,
-                seed=self._seed + self._count, task=task, should_stop=self._stop.is_set,
+                seed=seed, task=task, should_stop=self._stop.is_set,
             )  # fmt: skip
             if not played[name]:
                 return None
@@ -72,8 +84,13 @@ class EvaluatorNode:
                     weights.version, dict(frames=frames, fitness=fitness, means=means, episodes=evaluator.num_episodes)
                 )
                 self._best_fitness = fitness
-        except OSError as error:
+        except (OSError, tf.errors.OpError) as error:  # a full disk, say: training goes on
             logging.error("evaluation of update %d is lost: %s", weights.version, error)
             return None
         logging.info("update %d: %.2f", weights.version, fitness)
         return means
+
+    def _ask(self, method, *arguments):
+        from impala.acting import remote
+
+        return remote.result_of(remote.over_rpc(method)(*arguments), self._stop.is_set)

@@ -26,7 +26,7 @@ def join(config: Config, index: int, peers, stop: threading.Event):
     except TimeoutError as error:
         print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
         processes.finish(processes.EXIT_TRY_AGAIN)
-    with processes.time_limit(_JOIN_SECONDS):
+    with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
         group = gradients.Group(index, peers, is_mean=config.loss.reduction == "mean")
     processes.restore_signals(stop)  # TensorFlow took SIGTERM
     return group

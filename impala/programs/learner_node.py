@@ -62,6 +62,7 @@ class LearnerNode:
             self._member = population.Member(config, run.member, run.folder.parent, state)
             self._scheduled = lambda frames, schedules=self._scheduled: self._member.scaled(schedules(frames))
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
+        self._counted: list[float] = [0, 0, 0]  # by all learners of a group, as `Feeder.counts`
 
     def _restore(self, network) -> dict:
         """Restores the newest sound checkpoint and returns its state."""
@@ -82,6 +83,10 @@ class LearnerNode:
     def get_weights(self, newer_than: int) -> tuple[int, list]:
         """Returns (version, arrays), without arrays when `newer_than` is up to date."""
         return self._publisher.get(newer_than)
+
+    def frames(self) -> int:
+        """Returns the emulator frames trained on so far."""
+        return self._monitor.frames
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes an actor's report; one with a number already seen is a repetition and is dropped."""
@@ -113,13 +118,18 @@ class LearnerNode:
         """Returns the next batch; None when none came within a second, or when the group does not go on."""
         if self._feeder is None:
             self._feeder = self._make_feeder()
+        waited = 0.0
         if self._held is None:
             started = time.monotonic()
             self._held = self._feeder.get(timeout_seconds=1.0)
-            self._monitor.add_wait(time.monotonic() - started)
+            waited = time.monotonic() - started
         is_ready = self._held is not None
         if self._group:  # all learners take this turn, or none does and those that have a batch keep it
-            is_ready, self._is_over = self._group.agree(is_ready=is_ready, wants_end=self._wants_end())
+            is_ready, self._is_over, (waited, *self._counted) = self._group.agree(
+                is_ready=is_ready, wants_end=self._wants_end(), counts=[waited, *self._feeder.counts()]
+            )
+            waited /= self._group.size
+        self._monitor.add_wait(waited)
         if not is_ready or self._is_over:
             return None
         batch, self._held = self._held, None
@@ -149,7 +159,7 @@ class LearnerNode:
         self._is_over = True
         if self._index == 0:
             if self._monitor.has_updates:
-                self._log()  # before more episodes come, so that the last row holds the return that ended the run
+                self._log()
             self._save(last=True)
             if self._member and not self._is_target_reached():
                 while not self._stop.is_set() and not self._member.are_others_done():
@@ -170,8 +180,8 @@ class LearnerNode:
         return self._stop.is_set() or is_done or self._is_target_reached()
 
     def _is_target_reached(self) -> bool:
-        target, mean = self._config.target_return, self._monitor.return_mean
-        return target is not None and mean is not None and mean >= target
+        target = self._config.target_return
+        return target is not None and self._monitor.has_reached(target)
 
     def _evolve(self) -> None:
         """Takes the turn of a member of a population, when it is due."""
@@ -184,12 +194,12 @@ class LearnerNode:
         )  # fmt: skip
         self._member.evolve(row, monitor.fitness(), self._copy)
 
-    def _copy(self, folder) -> None:
+    def _copy(self, folder) -> dict[str, Any]:
         from impala.learning import checkpoints
 
         other = checkpoints.Checkpoints(folder, network=self._learner.network, optimizer=self._learner.optimizer)
         with self._publisher.updating():
-            other.restore(report=logging.warning, read_only=True)
+            return other.restore(report=logging.warning, read_only=True) or {}
 
     def _make_feeder(self):
         from impala.replay import datasets, tables
@@ -234,12 +244,11 @@ class LearnerNode:
         )
 
     def _counts(self) -> dict[str, float | None]:
-        """Returns what was counted since the start, columns of metrics.csv."""
+        """Returns what was counted since the start, by all learners, columns of metrics.csv."""
         counts = dict(skipped_updates=self._learner.num_skipped)
         if self._feeder:
-            deduplicator = self._feeder.deduplicator
-            counts |= dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
-            counts["dropped_chunks"] = self._feeder.num_dropped
+            counted = self._counted if self._group else self._feeder.counts()
+            counts |= dict(zip(("duplicate_chunks", "missing_chunks", "dropped_chunks"), map(int, counted)))
         return counts
 
     def _save(self, last: bool = False) -> None:

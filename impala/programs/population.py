@@ -57,14 +57,16 @@ class Member:
         is_grown = frames >= self._population.burn_in_frames
         return is_grown and episodes - self._num_episodes >= self._population.period_episodes
 
-    def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], None]) -> None:
+    def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], dict]) -> None:
         """Looks at another member, takes what is better, and changes the hyper-parameters.
 
         Args:
           row: frames, updates, wall_seconds and episodes of now.
           fitness: of this member.
-          copy: takes over weights and optimizer from a folder of checkpoints.
+          copy: takes over weights and optimizer from a folder of checkpoints; returns the state that goes with them.
         """
+        import tensorflow as tf
+
         from impala.learning import checkpoints
 
         random = np.random.default_rng([self._seed, self._index, self._count, 3])
@@ -76,9 +78,9 @@ class Member:
         )
         if is_fitter:
             try:
-                copy(self._others[other])
-                self.factors |= theirs["factors"]
-            except (OSError, RuntimeError) as error:
+                # Of the newest that is sound, which need not be the one whose fitness was read.
+                self.factors |= copy(self._others[other]).get("population", {}).get("factors", {})
+            except (OSError, RuntimeError, tf.errors.OpError) as error:
                 logging.warning("member %d cannot be copied: %s", other, error)
                 is_fitter = False
         for name in self.factors:

@@ -138,6 +138,10 @@ class Feeder:
                 raise self._error from None
             return None
 
+    def counts(self) -> list[int]:
+        """Returns how many chunks came twice, are missing, and were dropped for their age."""
+        return [self.deduplicator.num_duplicates, self.deduplicator.num_gaps, self.num_dropped]
+
     def stop(self) -> None:
         """Ends the thread when it next wakes; does not wait for it, since it may sit in a Reverb call for ever."""
         self._stopped.set()

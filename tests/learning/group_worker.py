@@ -112,7 +112,10 @@ def main():
     numbers = group.broadcast(variables, [5.0 - index, 2.0**40 + index])
     group.check_equal(learner.network.variables)
     print("NUMBERS", numbers, flush=True)
-    agreed = group.agree(is_ready=True, wants_end=False), group.agree(is_ready=index == 0, wants_end=index == 1)
+    agreed = (
+        group.agree(is_ready=True, wants_end=False),
+        group.agree(is_ready=index == 0, wants_end=index == 1, counts=[index, 10]),
+    )
     print("AGREED", *agreed, flush=True)
     for update in range(10_000):
         if index == 1 and update == 5:

@@ -96,4 +96,4 @@ def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path):
         assert lost and float(lost[1]) < limit, (mode, output, errors[-2000:])
         assert "DIFFER learner 0 holds other weights than its peers" in output
         assert f"NUMBERS [5.0, {2.0**40}]" in output
-        assert "AGREED (True, False) (False, True)" in output
+        assert "AGREED (True, False, []) (False, True, [1.0, 20.0])" in output

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from impala import config as config_lib
+from impala.learning import checkpoints
 from impala.monitoring.logs import read_csv
 from impala.programs.population import Member
 from tests.programs import running
@@ -52,7 +53,12 @@ def test_it_copies_who_is_fitter_by_more_than_the_threshold(folder, mine, theirs
     for other in (1, 2):
         publish(folder, other, theirs, dict(learning_rate=3.0, entropy_cost=5.0))
     member, copied = Member(build(population__probability=0.0), 0, folder, {}), []
-    member.evolve(row(), mine, copied.append)
+
+    def copy(other):
+        copied.append(other)
+        return checkpoints.read_state(other)
+
+    member.evolve(row(), mine, copy)
     assert bool(copied) == is_copied
     assert member.factors == (dict(learning_rate=3.0, entropy_cost=5.0) if is_copied else dict(learning_rate=1.0, entropy_cost=1.0))
     assert set(copied) <= {folder / "member_1" / "checkpoints", folder / "member_2" / "checkpoints"}
