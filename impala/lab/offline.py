@@ -25,8 +25,6 @@ from impala.programs import compose
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Step, Weights
 
-_NUM_GROUPS = 16  # of environments, when chunks are played
-
 
 class Row(NamedTuple):
     """What a scheme did with a batch acted by a policy `lag` updates old."""
@@ -58,38 +56,10 @@ def load_chunks(folder: str | Path) -> Chunk:
 def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chunk:
     """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
 
-    Chunks begin anywhere in an episode: groups of environments are played for times of their own before.
+    Chunks begin anywhere in an episode: they are drawn from a thousand steps or more of 64 environments, which do not
+    begin together, after 200 that do not count.
     """
-    num_groups = min(num_chunks, _NUM_GROUPS)
-    num_each = -(-num_chunks // num_groups)
-    played: list[Chunk] = []
-    for group in range(num_groups):
-        ahead = group % config.learner.unroll_length + 1
-        environment = _Ahead(compose.make_environment(config, min(num_each, 8)), ahead, seed=seed + group)
-        played += _played(config, weights, environment, num_each, num_warm_up=group, seed=seed + group)
-    return datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in played[:num_chunks]])
-
-
-class _Ahead:
-    """Environments that were played at random for `num_steps` when they begin: else all unrolls begin in phase."""
-
-    def __init__(self, environment, num_steps: int, *, seed: int):
-        self._environment, self._num_steps, self._random = environment, num_steps, np.random.default_rng(seed)
-        self.spec, self.num_environments = environment.spec, environment.num_environments
-        self.send, self.receive, self.close = environment.send, environment.receive, environment.close
-
-    def reset(self, seed: int) -> Step:
-        step = self._environment.reset(seed)
-        actions = self.spec.actions
-        flat, sampler = np.zeros([self.num_environments, actions.num_parameters]), sampling.of(actions)
-        for _ in range(self._num_steps):
-            self.send(sampler.sample(flat, self._random))
-            step = self.receive()
-        return step
-
-
-def _played(config, weights, environment, num_chunks: int, *, num_warm_up: int, seed: int) -> list[Chunk]:
-    """Returns chunks acted by `weights`, after about 200 steps and `num_warm_up` times 50 more."""
+    environment = _Staggered([compose.make_environment(config, 4) for _ in range(16)])
     network = compose.make_network(config, environment.spec)
     learners.assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []
@@ -98,12 +68,45 @@ def _played(config, weights, environment, num_chunks: int, *, num_warm_up: int, 
         sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
         core_state_shape=network.core_state_shape,
     )  # fmt: skip
-    num_unrolls = (200 + 50 * num_warm_up) // config.learner.unroll_length
+    n, unroll_length = environment.num_environments, config.learner.unroll_length
+    num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (1000 // unroll_length))
     for _ in actor.steps(seed):
-        if len(played) >= num_unrolls * environment.num_environments + num_chunks:
+        if len(played) >= num_skipped + num_wanted:
             break
     environment.close()
-    return played[-num_chunks:]
+    drawn = np.random.default_rng([seed, 4]).choice(np.arange(num_skipped, len(played)), num_chunks, replace=False)
+    return datasets.stack([datasets.marked(played[i], is_replayed=False) for i in sorted(drawn)])
+
+
+class _Staggered:
+    """Several environments as one, each played at random for a step more than the one before when they begin."""
+
+    def __init__(self, environments: Sequence):
+        self._environments, self.spec = environments, environments[0].spec
+        self._ends = np.cumsum([environment.num_environments for environment in environments])
+        self.num_environments = int(self._ends[-1])
+
+    def reset(self, seed: int) -> Step:
+        steps, random, sampler = [], np.random.default_rng([seed, 5]), sampling.of(self.spec.actions)
+        for index, environment in enumerate(self._environments):
+            step = environment.reset(seed + 1_000 * index)
+            for _ in range(index):
+                nothing = np.zeros([environment.num_environments, self.spec.actions.num_parameters])
+                environment.send(sampler.sample(nothing, random))
+                step = environment.receive()
+            steps.append(step)
+        return Step(*map(np.concatenate, zip(*steps)))
+
+    def send(self, action: np.ndarray) -> None:
+        for environment, part in zip(self._environments, np.split(action, self._ends[:-1])):
+            environment.send(part)
+
+    def receive(self) -> Step:
+        return Step(*map(np.concatenate, zip(*(environment.receive() for environment in self._environments))))
+
+    def close(self) -> None:
+        for environment in self._environments:
+            environment.close()
 
 
 class Scheme(NamedTuple):
