@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
@@ -65,6 +67,24 @@ def restore_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, on_sigterm)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])  # `local` blocked them
+
+
+def hold(path: Path, stop: threading.Event) -> None:
+    """Takes the lock file `path` until this process ends, if need be after waiting for one of an earlier launch to end.
+
+    The launcher's lock of a run goes with the launcher; a node that outlives it, because it still writes, has this one.
+    """
+    if not os.environ.get(NODE_VARIABLE):
+        return
+    descriptor, deadline = os.open(path, os.O_RDWR | os.O_CREAT, 0o644), time.monotonic() + GRACE_SECONDS + 5.0
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never closed
+        except BlockingIOError:
+            if stop.wait(0.2):
+                finish()
+            if time.monotonic() > deadline:
+                refuse(f"{path}: held by a node of an earlier launch; expected it to end with its launcher")
 
 
 def check_port_is_free(port: int) -> None:

@@ -69,6 +69,7 @@ class LearnerNode:
         from impala.launching import processes
         from impala.learning import checkpoints
 
+        processes.hold(self._run.folder / "checkpoints.lock", self._stop)
         self._checkpoints = checkpoints.Checkpoints(
             self._run.folder / "checkpoints", num_kept=self._config.num_checkpoints,
             network=network, optimizer=self._learner.optimizer,

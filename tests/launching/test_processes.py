@@ -1,6 +1,7 @@
 """What every node does first and last, each in a process of its own."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -12,10 +13,10 @@ import pytest
 from impala.launching import processes
 
 
-def run_node(code, **environment):
+def run_node(code, stdin=None, **environment):
     """Runs `code` as the process of a node does."""
     return subprocess.Popen(
-        [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code], text=True, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"IMPALA_NODE_PROCESS": str(os.getpid())} | environment,
     )  # fmt: skip
 
@@ -36,6 +37,29 @@ def test_a_busy_port_ends_the_run_with_status_2_and_one_line(reuse):
         with pytest.raises(processes.UsageError, match=f"port {port}"):
             processes.check_port_is_free(port)  # in a thread of the launcher it raises
     processes.check_port_is_free(port)
+
+
+HOLD = """
+import sys, threading
+from impala.launching import processes
+from pathlib import Path
+processes.hold(Path({path!r}), threading.Event())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_node_waits_for_one_of_an_earlier_launch_that_still_writes(tmp_path):
+    code = HOLD.format(path=str(tmp_path / "lock"))
+    first = run_node(code, stdin=subprocess.PIPE)
+    assert first.stdout.readline() == "held\n"
+    second = run_node(code, stdin=subprocess.PIPE)
+    time.sleep(1.0)
+    assert not select.select([second.stdout], [], [], 0.0)[0], "the first has it"
+    first.kill()
+    assert second.stdout.readline() == "held\n"
+    for node in (first, second):
+        node.communicate()
 
 
 SIGNALS = """
