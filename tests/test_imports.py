@@ -43,7 +43,7 @@ MAY_IMPORT = {
     # `programs.compose` alone: what configures a learner is written once.
     "lockstep": {*BASE, *STATIONS, "config", "programs"},
     "evaluation": {*BASE, *STATIONS, "config", "programs"},
-    "export": {"config", "programs", "evaluation"},
+    "export": {"learning", "config", "programs", "evaluation"},
     "api": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
     "lab": {*BASE, *STATIONS, "config", "provenance", "programs", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.

@@ -15,6 +15,7 @@ def test_runs(path, monkeypatch):
 
     monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_UPDATES", "16")
     monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_FRAMES", "10000")
+    monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_CHUNKS", "64")
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()

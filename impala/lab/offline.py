@@ -56,7 +56,7 @@ def load_chunks(folder: str | Path) -> Chunk:
 def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chunk:
     """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
 
-    Chunks begin anywhere in an episode: they are drawn from a thousand steps or more of 64 environments, which do not
+    Chunks begin anywhere in an episode: they are drawn from 500 steps or more of 64 environments, which do not
     begin together, after 200 that do not count.
     """
     environment = _Staggered([compose.make_environment(config, 4) for _ in range(16)])
@@ -69,7 +69,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
         core_state_shape=network.core_state_shape,
     )  # fmt: skip
     n, unroll_length = environment.num_environments, config.learner.unroll_length
-    num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (1000 // unroll_length))
+    num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (500 // unroll_length))
     for _ in actor.steps(seed):
         if len(played) >= num_skipped + num_wanted:
             break

@@ -81,6 +81,7 @@ class Processes:
             for process in members:
                 if process.poll() is None:
                     process.terminate()
+                    process.send_signal(signal.SIGCONT)  # one that was stopped could not hear it
             deadline = time.monotonic() + GRACE_SECONDS + 5.0
             while any(process.poll() is None for process in members):
                 if should_kill():

@@ -8,12 +8,15 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala import corrections, losses
+from impala.acting import policies
 from impala.config import ConfigError
 from impala.environments import river_swim
 from impala.lab import offline
 from impala.lockstep import Lockstep
+from impala.programs import compose
+from impala.programs.side_jobs import Recorder
+from impala.types import Origin
 from tests.lab.test_grid import LAB
-from tests.programs import running
 
 
 def river(**overrides):
@@ -23,7 +26,7 @@ def river(**overrides):
 @pytest.fixture(scope="module")
 def study():
     """River swim after 60 updates, seen by policies 0, 20 and 60 updates old."""
-    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=512)
+    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=256)
     return {(row.lag, row.scheme): row for row in rows}
 
 
@@ -108,7 +111,7 @@ def test_bias_is_that_of_the_fixed_point():
 
 def test_catch_is_measured_against_monte_carlo_returns():
     config = config_lib.load(LAB / "catch.yaml")
-    rows = offline.lag_study(config, [0, 5], num_updates=5, num_chunks=128, schemes=offline.make_schemes(config.loss, ["none"]))
+    rows = offline.lag_study(config, [0, 5], num_updates=5, num_chunks=64, schemes=offline.make_schemes(config.loss, ["none"]))
     assert [row.lag for row in rows] == [0, 5] and all(np.isfinite(row.bias) for row in rows)
 
 
@@ -177,13 +180,22 @@ def test_rows_are_written(tmp_path, study):
     assert lines[0] == ",".join(offline.Row._fields) and len(lines) == 1 + len(study)
 
 
-def test_recorded_chunks_of_a_run_are_a_batch(tmp_path):
-    result = running.run(*running.CATCH, "--run", tmp_path / "run", "--record-chunks", 12, "--total-frames", 20_000)
-    assert result.returncode == 0, result.stderr
+def test_recorded_chunks_are_a_batch(tmp_path):
+    config = config_lib.load("configs/catch.yaml")
+    network, environment = Lockstep(config).network, compose.make_environment(config, 4)
+    (tmp_path / "run").mkdir()
+    record, played = Recorder(tmp_path / "run" / "chunks", 12), []
+    actor = compose.make_actor(
+        environment, policies.network_outputs(network), seed=0, unroll_length=20, sink=played.extend,
+        origin=Origin(0, 0, 0, 0, 0),
+    )  # fmt: skip
+    for _ in actor.steps(0):
+        if len(played) >= 16:
+            break
+    for chunk in played:  # as the feeder does
+        record(chunk)
     batch = offline.load_chunks(tmp_path / "run")
     assert batch.r_t.shape == (20, 12) and batch.observation.shape == (21, 12, 10, 5)
-    config = config_lib.load(tmp_path / "run" / "config.yaml")
-    network = Lockstep(config).network
     seen = offline.view(network, batch, config)
     reference, _ = offline.policy_gradient(network, seen, offline.Scheme(corrections.none))
     rows = offline.compare(network, batch, config, lag=0, reference=reference, schemes=dict(

@@ -136,6 +136,7 @@ def test_a_population_evolves_and_resumes(tmp_path):
     command = [
         *running.CATCH, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
         "--population.period-episodes", 200, "--population.threshold", 0.02, "--checkpoint-period-seconds", 1,
+        "--population.probability", 1.0,
         "--target-return", 2,
     ]  # fmt: skip
     for frames in (12_000, 25_000):
