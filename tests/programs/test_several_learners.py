@@ -34,7 +34,6 @@ def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_pat
     assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == int(last["skipped_updates"]) == 0
     assert float(last["kl_mu_pi"]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
-    assert run("evaluate", folder, "--episodes", 4).returncode == 0
 
 
 @pytest.mark.parametrize("name, by", [("learner/0", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
