@@ -13,7 +13,6 @@ from tests.programs.running import (
     is_training,
     node,
     rows,
-    run,
     start,
     survivors,
     wait_for,
