@@ -157,9 +157,13 @@ class Monitor:
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
 
     def has_reached(self, target: float) -> bool:
-        """Returns whether `return_mean` is `target` or more; then no more episodes count: the last row must say so."""
+        """Returns whether `return_mean` is `target` or more.
+
+        Then no more episodes count, since the last row must say so; and it is not before there is an update to write.
+        """
         with self._lock:
-            self._is_over = self._is_over or (self.return_mean is not None and self.return_mean >= target)
+            if self._losses and self.return_mean is not None:
+                self._is_over = self._is_over or self.return_mean >= target
             return self._is_over
 
     def fitness(self) -> float | None:

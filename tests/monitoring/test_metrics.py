@@ -93,6 +93,19 @@ def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
     assert len(logs.read_csv(tmp_path / "episodes.csv")) == 101
 
 
+def test_the_last_row_holds_the_return_that_ended_the_run(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(1, UPDATE, chunks(0))
+    monitor.add_actor_report({}, [Episode(1.0, 9, 0, 0, 0)] * 100)
+    assert not monitor.has_reached(1.5)
+    write_row(monitor)
+    assert not monitor.has_reached(1.0), "there is no update to write yet"
+    monitor.add_update(2, UPDATE, chunks(1))
+    assert monitor.has_reached(1.0)
+    monitor.add_actor_report({}, [Episode(-1.0, 9, 0, 0, 0)] * 100)  # too late
+    assert monitor.has_reached(1.0) and write_row(monitor)["return_mean"] == 1.0
+
+
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
     for updates in (5, 10, 15):

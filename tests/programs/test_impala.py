@@ -1,10 +1,12 @@
 """The program through real processes, with real signals."""
 
+import contextlib
 import csv
 import json
 import os
 import shutil
 import signal
+import threading
 import time
 
 import psutil
@@ -243,7 +245,15 @@ def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
 def test_second_ctrl_c_ends_at_once(tmp_path):
     process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
     wait_for(lambda: is_training(tmp_path / "run"), 60, "the run trains")
-    node(process, "learner/0").send_signal(signal.SIGSTOP)  # a node that cannot stop
+    learner = node(process, "learner/0")
+
+    def keep_frozen():  # a node that cannot stop: the launcher wakes it once
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while True:
+                learner.send_signal(signal.SIGSTOP)
+                time.sleep(0.01)
+
+    threading.Thread(target=keep_frozen, daemon=True).start()
     press_ctrl_c(process)
     time.sleep(1)
     press_ctrl_c(process)
