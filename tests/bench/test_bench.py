@@ -1,4 +1,8 @@
-"""Every part of the bench runs, in a process of its own as in `impala bench`; its figures are not judged here."""
+"""Every part of the bench runs, all in one other process; `impala bench` takes one for each. Figures are not judged."""
+
+import multiprocessing
+import os
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -14,15 +18,25 @@ CATCH = config_lib.load("configs/catch.yaml")
 PARTS = bench._PARTS | bench._TABLE
 
 
+@pytest.fixture(scope="module")
+def alone():
+    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
+
+
+def test_alone_is_another_process():
+    assert bench._alone(os.getpid) != os.getpid()
+
+
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_alone(name):
-    assert bench._alone(PARTS[name], CATCH, 0.3) > 10
+def test_a_part_alone(alone, name):
+    assert alone(PARTS[name], CATCH, 0.3) > 10
 
 
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
-def test_central_inference_alone(program):
+def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
-    rates = bench._alone(serving.serving_rates, config, 0.5)
+    rates = alone(serving.serving_rates, config, 0.5)
     assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
     assert 16 <= rates["batch"] <= config.inference.max_environments
     assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in serving.TRANSPORTS)
@@ -42,14 +56,14 @@ def test_bytes_per_frame_by_hand():
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
 
-def test_lockstep_on_one_core():
-    assert bench._alone(whole.lockstep_rate, CATCH, 0.5) > 100
+def test_lockstep_on_one_core(alone):
+    assert alone(whole.lockstep_rate, CATCH, 0.5) > 100
 
 
-def test_every_scheme_has_a_share():
+def test_every_scheme_has_a_share(alone):
     from impala import corrections, losses
 
-    fractions = bench._alone(schemes.scheme_fractions, CATCH, 1.0)
+    fractions = alone(schemes.scheme_fractions, CATCH, 1.0)
     assert fractions.keys() == corrections.SCHEMES.keys() | losses.POLICY_TERMS.keys()
     assert all(0.0 <= fraction < 10.0 for fraction in fractions.values())
 

@@ -100,11 +100,11 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     folder = tmp_path / "catch"
     options = ["--run", folder, "--network.core", "lstm", "--network.core-size", 32]
     assert run(*CATCH, *options, "--total-frames", 20_000, "--target-return", 2).returncode == 0
-    result = run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.5)
+    result = run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.3)
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     last = rows(folder)[-1]
     assert float(last["kl_mu_pi"]) < 0.05
-    assert int(last["frames"]) < 300_000 and float(last["return_mean"]) >= 0.5
+    assert int(last["frames"]) < 300_000 and float(last["return_mean"]) >= 0.3
     assert run("evaluate", folder, "--episodes", 4).returncode == 0
     result = run(*CATCH, "--run", folder, "--network.core", "none")
     assert result.returncode == 2 and "network.core" in result.stderr
