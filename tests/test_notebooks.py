@@ -13,7 +13,7 @@ def test_runs(path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 
-    monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_UPDATES", "16")
+    monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_UPDATES", "2")
     monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_FRAMES", "10000")
     monkeypatch.setitem(os.environ, "IMPALA_NOTEBOOK_CHUNKS", "64")
     notebook = nbformat.read(path, as_version=4)

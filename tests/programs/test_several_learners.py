@@ -23,10 +23,10 @@ TWO = ["--num-learners", "2"]
 
 def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_path):
     folder = tmp_path / "catch"
-    first, result = interrupted_and_resumed(folder, *CATCH, *TWO)
+    first, result = interrupted_and_resumed(folder, *CATCH, *TWO, "--target-return", 0.6)
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     last = rows(folder)[-1]
-    assert int(last["updates"]) > int(first["updates"]) and float(last["return_mean"]) >= 0.9
+    assert int(last["updates"]) > int(first["updates"]) and float(last["return_mean"]) >= 0.6
     # Totals of both: batches of 8 chunks of 20 steps, nine tenths of them some
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 8 * 20 * 0.9, rel=0.03)
     assert sum(int(pair.split(":")[1]) for pair in last["lag_histogram"].split()) % 8 == 0
