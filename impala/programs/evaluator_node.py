@@ -27,7 +27,7 @@ class EvaluatorNode:
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
         self._best_fitness = state["fitness"] if state else float("-inf")
-        self._incarnation, self._count = run.incarnation, 0
+        self._incarnation, self._count, self._evaluated = run.incarnation, 0, None
 
     def run(self) -> None:
         from impala.acting import remote
@@ -46,7 +46,7 @@ class EvaluatorNode:
         processes.finish()
 
     def evaluate(self) -> dict[str, float] | None:
-        """Plays every task once and returns their mean scores; None where it was time to stop before the end.
+        """Plays every task once and returns their mean scores; None with no new weights, or at a stop on the way.
 
         Other starts at every launch, and at every evaluation.
 
@@ -61,6 +61,8 @@ class EvaluatorNode:
         evaluator, tasks = self._config.evaluator, self._config.environment.tasks
         frames = self._ask(self._learner.futures.frames)
         weights = Weights(*self._ask(self._learner.futures.get_weights, -1))
+        if weights.version == self._evaluated:
+            return None
         seed = evaluation_seed(self._config, self._incarnation, self._count)
         learners.assign_weights(self._network.trainable_variables, weights)
         played = {}
@@ -71,7 +73,7 @@ class EvaluatorNode:
             )  # fmt: skip
             if not played[name]:
                 return None
-        self._count += 1
+        self._count, self._evaluated = self._count + 1, weights.version
         means = {name: sum(of_task) / len(of_task) for name, of_task in played.items()}
         fitness = scores.fitness(means)
         try:

@@ -144,6 +144,9 @@ def test_a_server_that_is_killed_and_started_again_is_told_once_more(address):
     caller = Caller(address, [0], arguments=[], results=[((2,), "i8")])
     assert call(caller, 1)[0].tolist() == [1, server.pid]
     os.kill(server.pid, signal.SIGSTOP)
+    frozen = psutil.Process(server.pid)
+    while frozen.status() != psutil.STATUS_STOPPED:  # a signal takes its time to reach every thread
+        time.sleep(0.01)
     pending = caller(2)
     assert not pending.wait(0.3), "it is frozen"
     server.kill()

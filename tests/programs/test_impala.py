@@ -207,7 +207,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing_running(tmp_path):
     press_ctrl_c(early)
     wait_for(lambda: (tmp_path / "late/logs/actor-0.log").exists(), 60, "the nodes are started")
     press_ctrl_c(late)
-    assert early.wait(60) in (0, 130)
+    assert early.wait(60) in (0, 130, -signal.SIGINT)  # the last from Python itself, before it runs a line of ours
     _, errors = late.communicate(timeout=60)
     assert late.returncode == 0, errors
     assert survivors(early) == survivors(late) == []
