@@ -21,23 +21,26 @@ class _Parser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().removeprefix("usage: ").split())
         raise config_lib.ConfigError([f"{self.prog}: {message.removeprefix('argument ')}; expected {usage}"])
 
+    def format_help(self) -> str:
+        is_of_train = self.get_default("command") is train
+        return super().format_help() + (f"\n{_keys_and_defaults()}\n" if is_of_train else "")
+
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     """Returns the parser, and those of the commands by name."""
     parser = _Parser("impala", epilog="Linux x86_64 and Python 3.10 only.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def add(command, usage: str = "", **keywords) -> _Parser:
+    def add(command, usage: str = "", epilog: str | None = None) -> _Parser:
         name = command.__name__
         one = commands.add_parser(
             name, help=command.__doc__, description=command.__doc__, allow_abbrev=False,
-            usage=f"impala {name} {usage}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter, **keywords,
+            usage=f"impala {name} {usage}".strip(), epilog=epilog,
         )  # fmt: skip
         one.set_defaults(command=command, name=name)
         return one
 
-    one = add(train, "--config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]",
-              epilog=_keys_and_defaults())  # fmt: skip
+    one = add(train, "--config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]")
     one.add_argument("--config", metavar="FILE", help="like configs/pong.yaml")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
     one.add_argument("--restart", action="store_true", help="moves an existing run aside and begins anew")
@@ -64,7 +67,10 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("runs", metavar="RUN", type=Path, nargs="+")
     one.add_argument("--output", metavar="FILE", type=Path, help="curves.png in the first run if not given")
 
-    one = add(bench, "[--config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]")
+    one = add(
+        bench, "[--config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]",
+        epilog="The keys are those of impala train --help.",
+    )  # fmt: skip
     one.add_argument("--config", metavar="FILE", help="Pong as in configs/pong.yaml if not given")
     one.add_argument("--against", metavar="FILE", help="runs this program and that one in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")

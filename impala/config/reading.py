@@ -158,9 +158,8 @@ def _documented(model: type[pydantic.BaseModel], prefix: str = ""):
 
 
 def _as_yaml(value: Any) -> str:
-    return yaml.dump(list(value) if isinstance(value, tuple) else value, Dumper=_Dumper, default_flow_style=True).split(
-        "\n"
-    )[0]
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.dump(plain, Dumper=_Dumper, default_flow_style=True).splitlines()[0]
 
 
 def _leaves(node: Mapping, prefix: str = ""):

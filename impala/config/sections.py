@@ -38,8 +38,7 @@ class Model(pydantic.BaseModel):
 
 
 class EnvironmentConfig(Model):
-    # atari:<game>, minatar:<game>, catch, river_swim, or any gymnasium id: a str, or a tuple of them
-    name: Annotated[Any, PlainValidator(_names)]  # of the environment, or a list of names for many tasks
+    name: Annotated[Any, PlainValidator(_names)]  # atari:<game>, minatar:<game>, catch, gymnasium ids; or a list: tasks
     protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
     action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
 

@@ -30,8 +30,6 @@ _ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
 _SHAKE_HANDS_SECONDS = 1.0
 _NUMBER, _ANSWER = struct.Struct("<q"), struct.Struct("<?i")  # of the call; whether it failed, and bytes of its message
 _CREDENTIALS = struct.Struct("3i")
-
-
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}  # what passes while it listens
 
 
