@@ -516,7 +516,7 @@ def test_any_command_line_builds_or_is_refused(arguments):
     builds_or_refuses(lambda: config_lib.build(CATCH, config_lib.parse_overrides(arguments)))
 
 
-def test_the_queue_follows_from_the_intended_lag():
+def test_queue_prefetch_and_weight_period_follow_from_the_intended_lag():
     """Pong: 32 environments, batches of 4, one batch prefetched."""
     numbers = {
         "environment.name": "catch", "actor.num_environments": 32, "learner.batch_size": 4, "replay.queue_size": 100,
@@ -528,6 +528,19 @@ def test_the_queue_follows_from_the_intended_lag():
         config_lib.build({}, numbers | {"learner.max_lag": 15})
     few = numbers | {"actor.num_environments": 2, "learner.batch_size": 32}
     assert config_lib.build({}, few).implied_lag == 1
+
+    def shares(lag, **more):
+        config = config_lib.build({}, numbers | {"learner.max_lag": lag} | more)
+        return config.weight_period, config.num_prefetched_batches, config.queue_size // 4, config.implied_lag
+
+    assert shares(None) == (1, 1, 25, 16)
+    assert shares(31) == (1, 1, 15, 16)
+    assert shares(32) == (2, 2, 7, 25), "16 left: half is an unroll's 8 batches, one is prefetched, the queue has the rest"
+    assert shares(100) == (6, 6, 39, 61)
+    assert shares(100, **{"actor.weight_period": 1, "learner.num_prefetched_batches": 1}) == (1, 1, 84, 16)
+    assert shares(100, **{"actor.weight_period": 3}) == (3, 5, 64, 36)
+    with pytest.raises(ConfigError, match="imply up to 32 updates"):
+        shares(31, **{"actor.weight_period": 3})
 
 
 def test_every_key_is_documented_with_a_default_that_can_be_typed():

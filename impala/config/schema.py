@@ -79,11 +79,11 @@ class Config(Model):
                 "equally; expected a divisor"
             )
         max_lag = self.learner.max_lag
-        if max_lag is not None and max_lag < self.implied_lag:
+        if max_lag is not None and max_lag < self._least_lag:
             environments = self.actor.num_actors * self.actor.num_environments
             raise ValueError(
                 f"learner.max_lag={max_lag}: {environments} environments whose chunks make batches of {self.num_fresh} "
-                f"imply up to {self.implied_lag} updates of lag already; expected that or more, fewer environments, or "
+                f"imply up to {self._least_lag} updates of lag already; expected that or more, fewer environments, or "
                 "a larger batch"
             )
         if self.num_fresh > self.queue_size:
@@ -133,15 +133,24 @@ class Config(Model):
         """Chunks of each batch that come from the queue."""
         return self.learner.batch_size - self.num_replayed
 
+    # --- the policy lag: what `learner.max_lag` leaves is shared out, to the queue what the others do not take ---
+
     @property
     def implied_lag(self) -> int:
-        """The policy lag in updates that an empty queue leaves: chunks acted by one version come all at once.
+        """The policy lag in updates that an empty queue leaves: chunks acted by one version come all at once."""
+        return self._lag(self.weight_period, self.num_prefetched_batches)
 
-        The E chunks of all environments make E / F batches of F fresh chunks. While the next E are acted, with the
-        weights of that moment, those are trained on; then the E are, one batch after the other.
-        """
-        rounds = self.actor.num_actors * self.actor.num_environments / self.num_fresh
-        return max(1, math.ceil(2 * rounds) - 1 + self.learner.num_prefetched_batches)
+    @property
+    def weight_period(self) -> int:
+        """Unrolls from one fetch of weights to an actor's next: as configured, or for up to half of what is left."""
+        if self.actor.weight_period or self.program != "impala":
+            return self.actor.weight_period or 1
+        return 1 + int(self._lag_left / 2 / self._batches_per_unroll)
+
+    @property
+    def num_prefetched_batches(self) -> int:
+        """Batches between feeder and training thread: as configured, or one, and one more for every 16 updates left."""
+        return self.learner.num_prefetched_batches or 1 + self._lag_left // 16
 
     @property
     def queue_size(self) -> int:
@@ -149,6 +158,23 @@ class Config(Model):
         if self.learner.max_lag is None:
             return self.replay.queue_size
         return self.num_fresh * max(1, self.learner.max_lag - self.implied_lag)
+
+    @property
+    def _batches_per_unroll(self) -> float:
+        """Batches of fresh chunks that an unroll of every environment makes."""
+        return self.actor.num_actors * self.actor.num_environments / self.num_fresh
+
+    @property
+    def _least_lag(self) -> int:
+        return self._lag(self.actor.weight_period or 1, self.learner.num_prefetched_batches or 1)
+
+    @property
+    def _lag_left(self) -> int:
+        return max(0, (self.learner.max_lag or 0) - self._least_lag)
+
+    def _lag(self, weight_period: int, num_prefetched_batches: int) -> int:
+        """While an unroll is acted those before it are trained on; then it is, one batch after the other."""
+        return max(1, math.ceil((weight_period + 1) * self._batches_per_unroll) - 1 + num_prefetched_batches)
 
     @property
     def steps_per_update(self) -> int:

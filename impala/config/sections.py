@@ -67,6 +67,7 @@ class ActorConfig(Model):
     num_lanes: Count = 2  # groups of environments: one steps while another is inferred
     num_environment_threads: Count = 2  # of each actor
     num_tensorflow_threads: Count = 1  # of each actor
+    weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
 
     @property
     def num_lane_environments(self) -> int:
@@ -158,8 +159,8 @@ class LearnerConfig(Model):
     rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     max_grad_norm: Positive = 40.0
     num_tensorflow_threads: Count = 2
-    max_lag: Count | None = None  # updates of policy lag; sizes the queue, and fresh chunks that are older are dropped
-    num_prefetched_batches: Count = 1  # between feeder and training thread; each adds an update of policy lag
+    max_lag: Count | None = None  # updates of policy lag; queue, prefetch and weight period follow, older is dropped
+    num_prefetched_batches: Count | None = None  # by the feeder, each an update of lag; follows from max_lag, else 1
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
 

@@ -55,36 +55,45 @@ class Publisher:
 
 
 class Fetcher:
-    """Asks for new weights one unroll ahead, so that the actor does not wait for the network.
+    """Asks for new weights an unroll's last step ahead, so that the actor does not wait for the network.
 
     Args:
       request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
       assign: puts `Weights` into the actor's network.
       should_stop: asked while it waits for an answer.
+      period: unrolls that are acted with the weights of one fetch.
     """
 
     _SLICE_SECONDS = 0.2
 
     def __init__(
-        self, request: Callable, assign: Callable[[Weights], None], *, should_stop: Callable[[], bool] = lambda: False
-    ):
+        self, request: Callable, assign: Callable[[Weights], None], *,
+        should_stop: Callable[[], bool] = lambda: False, period: int = 1,
+    ):  # fmt: skip
         self._request, self._assign, self._should_stop = request, assign, should_stop
-        self._pending = None
+        self._pending, self._period, self._num_left = None, period, 0
         self.version = -1
 
     def prefetch(self) -> None:
-        """Asks for weights newer than those in use."""
-        if self._pending is None:
+        """Asks for weights newer than those in use, if the next unroll is to have them."""
+        if self._pending is None and not self._num_left:
             self._pending = self._request(self.version)
 
     def sync(self) -> int:
-        """Brings the network up to date and returns its version; an answer is waited for, unless it is time to stop."""
+        """Begins an unroll: brings the network up to date if it is due, and returns its version.
+
+        An answer is waited for, unless it is time to stop.
+        """
+        if self._num_left:
+            self._num_left -= 1
+            return self.version
         self.prefetch()
         pending, self._pending = self._pending, None
         while not futures.wait([pending], self._SLICE_SECONDS).done:
             if self._should_stop():  # the learner may be gone already
                 return self.version
         version, arrays = pending.result()
+        self._num_left = self._period - 1
         if arrays:
             self._assign(Weights(version, arrays))
             self.version = version

@@ -31,8 +31,8 @@ class ActorNode:
         variables = list(self._network.trainable_variables)
         self._fetcher = Fetcher(
             weights.futures.get_weights, lambda w: learners.assign_weights(variables, w),
-            should_stop=self._stop.is_set,
-        )
+            should_stop=self._stop.is_set, period=config.weight_period,
+        )  # fmt: skip
         self._lanes = self._make_lanes(tables)
 
     def _make_lanes(self, clients) -> list:

@@ -221,7 +221,7 @@ class LearnerNode:
         is_recorded = config.record_chunks and self._index == 0
         return datasets.Feeder(
             make_chunks,
-            num_prefetched=config.learner.num_prefetched_batches,
+            num_prefetched=config.num_prefetched_batches,
             device=self._device,
             num_updates=lambda: self._learner.num_updates,
             max_lag=config.learner.max_lag,

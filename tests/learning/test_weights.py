@@ -230,6 +230,17 @@ def test_an_answer_without_arrays_keeps_weights_and_version():
     assert wire.assigned == [Weights(3, ["a"]), Weights(4, ["b"])]
 
 
+def test_weights_are_fetched_once_in_a_period_of_unrolls():
+    wire = Wire()
+    fetcher, versions = wire.fetcher(period=3), []
+    for version in range(1, 8):  # one unroll each
+        fetcher.prefetch()
+        if not wire.futures[-1].done():
+            wire.futures[-1].set_result((version, ["a"]))
+        versions.append(fetcher.sync())
+    assert versions == [1, 1, 1, 4, 4, 4, 7] and wire.asked == [-1, 1, 4]
+
+
 def test_without_a_prefetch_sync_asks_and_waits():
     wire = Wire()
     fetcher = wire.fetcher()
