@@ -92,22 +92,42 @@ class MinAtarTorso(tf.Module):
 class BlockConv(tf.Module):
     """An s×s/(b) convolution without padding, s a multiple of b, on frames whose b×b blocks were turned into channels.
 
-    The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D`.
+    The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D` on
+    `scale` · frames. No gradient flows to the frames.
     """
 
-    def __init__(self, channels: int, size: int, block: int, num_stacked: int, build: _Builder):
+    def __init__(self, channels: int, size: int, block: int, num_stacked: int, scale: float, build: _Builder):
         super().__init__("block_conv")
-        self._shape = (size // block, block, size // block, block, num_stacked, channels)
+        self._shape, self._scale = (size // block, block, size // block, block, num_stacked, channels), scale
         self._dtype = tf.bfloat16 if "bfloat16" in build.dtype else tf.float32
         self.kernel = tf.Variable(build.initializer()([size, size, num_stacked, channels]), name="kernel")
         self.bias = tf.Variable(tf.zeros([channels]), name="bias")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         outer, block, _, _, num_stacked, channels = self._shape
-        kernel = tf.transpose(tf.reshape(self.kernel, self._shape), [0, 2, 4, 1, 3, 5])
+        kernel = tf.transpose(tf.reshape(self.kernel * self._scale, self._shape), [0, 2, 4, 1, 3, 5])
         kernel = tf.reshape(kernel, [outer, outer, num_stacked * block * block, channels])
-        x = tf.nn.conv2d(x, tf.cast(kernel, self._dtype), strides=1, padding="VALID")
+        x = _convolve(tf.cast(x, self._dtype), tf.cast(kernel, self._dtype))
         return tf.nn.relu(tf.nn.bias_add(x, tf.cast(self.bias, self._dtype)))
+
+
+@tf.custom_gradient
+def _convolve(x: tf.Tensor, kernel: tf.Tensor):
+    """A convolution [N, H, W, C] * [s, s, C, channels] of stride 1 without padding; x needs no gradient.
+
+    The kernel's gradient is one product of matrices: what lies at each position, and the gradients of the outputs that
+    it had a part in, shifted there. TensorFlow's own took half of the learner's step on a CPU without AVX-512.
+    """
+
+    def gradient(dy: tf.Tensor):
+        size, _, num_inputs, channels = kernel.shape
+        ends = [[shift, size - 1 - shift] for shift in range(size)]
+        shifted = [tf.pad(dy, [[0, 0], rows, columns, [0, 0]]) for rows in ends for columns in ends]
+        shifted = tf.reshape(tf.concat(shifted, axis=-1), [-1, size * size * channels])
+        product = tf.matmul(tf.reshape(x, [-1, num_inputs]), shifted, transpose_a=True)
+        return None, tf.transpose(tf.reshape(product, [num_inputs, size, size, channels]), [1, 2, 0, 3])
+
+    return tf.nn.conv2d(x, kernel, strides=1, padding="VALID"), gradient
 
 
 class AtariTorso(tf.Module):
@@ -118,15 +138,13 @@ class AtariTorso(tf.Module):
         (channels, size, stride), *rest = convolutions
         assert stride == _BLOCK and size % _BLOCK == 0, "the first layer is a block convolution"
         self._num_stacked = num_stacked
-        self._first = BlockConv(channels, size, _BLOCK, num_stacked, build)
+        self._first = BlockConv(channels, size, _BLOCK, num_stacked, 1 / 255, build)
         self._rest = [build.conv(c, s, stride, activation="relu") for c, s, stride in rest]
         self._dense = build.dense(units, "relu")
 
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
         x = frames.stack_blocks(observation, is_first, self._num_stacked, _BLOCK)  # [n, B, H/4, W/4, 16k]
-        x = tf.reshape(x, [-1, *x.shape[2:]])
-        x = tf.cast(x, self._first._dtype) * (1 / 255)
-        x = self._first(x)
+        x = self._first(tf.reshape(x, [-1, *x.shape[2:]]))
         for layer in self._rest:
             x = layer(x)
         x = self._dense(tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))

@@ -29,7 +29,7 @@ def random_input(spec, n=3, b=2, seed=0):
 def test_block_conv_and_its_gradient_equal_an_ordinary_convolutions(size, block, n, is_static):
     """The same kernel on stacked planes: Keras' Conv2D with stride `block`."""
     build = torsos._Builder(itertools.count(5), "float32")
-    layer = torsos.BlockConv(16, size, block, 4, build)
+    layer = torsos.BlockConv(16, size, block, 4, 1 / 255, build)
     layer.bias.assign(np.random.default_rng(2).normal(size=16))
     keras = tf.keras.layers.Conv2D(16, size, block, activation="relu")
     observation, is_first = random_input(ATARI, n)
@@ -38,9 +38,9 @@ def test_block_conv_and_its_gradient_equal_an_ordinary_convolutions(size, block,
     keras.build(planes.shape)
     keras.set_weights([layer.kernel.numpy(), layer.bias.numpy()])
     blocks = frames.stack_blocks(observation, is_first, 4, block)
-    blocks = tf.cast(tf.reshape(blocks, [-1, *blocks.shape[2:]]), tf.float32) / 255
+    blocks = tf.reshape(blocks, [-1, *blocks.shape[2:]])
     direction = tf.random.stateless_normal(keras(planes).shape, [1, 2])
-    signature = [tf.TensorSpec(blocks.shape if is_static else [None, *blocks.shape[1:]])]
+    signature = [tf.TensorSpec(blocks.shape if is_static else [None, *blocks.shape[1:]], tf.uint8)]
 
     @tf.function(autograph=False, input_signature=signature)
     def ours(x):
