@@ -51,6 +51,7 @@ class EnvironmentConfig(Model):
 class NetworkConfig(Model):
     torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
     hidden_sizes: Sizes = (64, 64)  # of the MLP
+    center_frames: bool = True  # 84×84 ones: each less its own mean; false: as in the paper
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
     core_size: Count = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU

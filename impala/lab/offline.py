@@ -13,17 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala import corrections, losses, networks, sampling
-from impala.acting import policies
-from impala.config import Config, ConfigError, LossConfig
+from impala import corrections, losses, networks
+from impala.config import Config, LossConfig
 from impala.corrections import Targets
-from impala.environments import river_swim
+from impala.lab import truths
+from impala.lab.acted import play
 from impala.learning import learners
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
 from impala.programs import compose
-from impala.replay import datasets
-from impala.types import Chunk, Origin, Step, Weights
+from impala.types import Chunk
 
 
 class Row(NamedTuple):
@@ -38,75 +37,6 @@ class Row(NamedTuple):
     gradient_norm: float  # relative to it
     log_rho_mean: float
     effective_sample_size: float
-
-
-def load_chunks(folder: str | Path) -> Chunk:
-    """Returns the chunks that `impala train --record-chunks N` kept in a run folder, as one batch [T, N, …].
-
-    Raises:
-      ConfigError: there are none.
-    """
-    paths = sorted(Path(folder).glob("chunks/*.npz"))
-    if not paths:
-        raise ConfigError([f"{folder}: holds no chunks; expected a run made with --record-chunks N"])
-    loaded = [Chunk(**{name: array[name] for name in array.files}) for array in map(np.load, paths)]
-    return datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in loaded])
-
-
-def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chunk:
-    """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
-
-    Chunks begin anywhere in an episode: they are drawn from 500 steps or more of 64 environments, which do not
-    begin together, after 200 that do not count.
-    """
-    environment = _Staggered([compose.make_environment(config, 4) for _ in range(16)])
-    network = compose.make_network(config, environment.spec)
-    learners.assign_weights(network.trainable_variables, weights)
-    played: list[Chunk] = []
-    actor = compose.make_actor(
-        environment, policies.network_outputs(network), seed=seed, unroll_length=config.learner.unroll_length,
-        sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
-        core_state_shape=network.core_state_shape,
-    )  # fmt: skip
-    n, unroll_length = environment.num_environments, config.learner.unroll_length
-    num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (500 // unroll_length))
-    for _ in actor.steps(seed):
-        if len(played) >= num_skipped + num_wanted:
-            break
-    environment.close()
-    drawn = np.random.default_rng([seed, 4]).choice(np.arange(num_skipped, len(played)), num_chunks, replace=False)
-    return datasets.stack([datasets.marked(played[i], is_replayed=False) for i in sorted(drawn)])
-
-
-class _Staggered:
-    """Several environments as one, each played at random for a step more than the one before when they begin."""
-
-    def __init__(self, environments: Sequence):
-        self._environments, self.spec = environments, environments[0].spec
-        self._ends = np.cumsum([environment.num_environments for environment in environments])
-        self.num_environments = int(self._ends[-1])
-
-    def reset(self, seed: int) -> Step:
-        steps, random, sampler = [], np.random.default_rng([seed, 5]), sampling.of(self.spec.actions)
-        for index, environment in enumerate(self._environments):
-            step = environment.reset(seed + 1_000 * index)
-            for _ in range(index):
-                nothing = np.zeros([environment.num_environments, self.spec.actions.num_parameters])
-                environment.send(sampler.sample(nothing, random))
-                step = environment.receive()
-            steps.append(step)
-        return Step(*map(np.concatenate, zip(*steps)))
-
-    def send(self, action: np.ndarray) -> None:
-        for environment, part in zip(self._environments, np.split(action, self._ends[:-1])):
-            environment.send(part)
-
-    def receive(self) -> Step:
-        return Step(*map(np.concatenate, zip(*(environment.receive() for environment in self._environments))))
-
-    def close(self) -> None:
-        for environment in self._environments:
-            environment.close()
 
 
 class Scheme(NamedTuple):
@@ -172,46 +102,6 @@ def policy_gradient(network, seen: View, scheme: Scheme) -> tuple[np.ndarray, Ta
         mean = tf.reduce_sum(mask_t * objective) / seen.valid_t.sum()
     gradients = tape.gradient(mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return np.concatenate([gradient.numpy().ravel() for gradient in gradients]), targets
-
-
-def river_swim_values(network, discount: float) -> np.ndarray:
-    """Returns the exact V^π of the six states of river swim."""
-    observation = np.eye(river_swim.NUM_STATES, dtype=np.float32)[None]
-    logits = network(observation, np.ones((1, river_swim.NUM_STATES), bool)).logits[0]
-    policy = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
-    transition, reward = river_swim.model()
-    p = np.einsum("sa,sat->st", policy, transition)
-    return np.linalg.solve(np.eye(len(p)) - discount * p, np.sum(policy * reward, axis=1))
-
-
-def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed: int) -> float:
-    """Returns the mean discounted return from the starts of whole episodes, a truncated one with V of its last state.
-
-    Each environment plays the same number of episodes, so that short ones are not favoured.
-    """
-    num_environments = min(num_episodes, 64)
-    environment = compose.make_environment(config, num_environments)
-    policy = compose.make_policy(
-        policies.network_outputs(network), environment.spec, num_environments, seed=seed,
-        core_state_shape=network.core_state_shape,
-    )  # fmt: skip
-    clip, discount = REWARD_CLIPPING[config.loss.reward_clipping], config.loss.discount
-    played: list[list[float]] = [[] for _ in range(num_environments)]
-    step = environment.reset(seed)
-    policy.observe(step)
-    returns, weight = np.zeros(num_environments), np.ones(num_environments)
-    while min(map(len, played)) < num_episodes // num_environments:
-        decision = policy.decide()
-        for i in np.flatnonzero(step.is_last):
-            played[i].append(float(returns[i] + weight[i] * decision.value[i]))
-        environment.send(decision.action)
-        step = environment.receive()
-        policy.observe(step)
-        reward = clip(tf.constant(step.reward, tf.float32)).numpy()
-        returns = np.where(step.is_first, 0.0, returns + weight * reward)
-        weight = np.where(step.is_first, 1.0, weight * discount * step.discount)
-    environment.close()
-    return float(np.mean([x for xs in played for x in xs[: num_episodes // num_environments]]))
 
 
 def compare(
@@ -305,9 +195,9 @@ def lag_study(
     on_policy = play(config, newest, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
     reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
     if config.environment.name == "river_swim":
-        truth = river_swim_values(network, config.loss.discount)
+        truth = truths.river_swim_values(network, config.loss.discount)
     else:
-        truth = monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=config.seed + 3_000)
+        truth = truths.monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=config.seed + 3_000)
     rows = []
     for lag in lags:
         batch = play(config, history[num_updates - lag], num_chunks=num_chunks, seed=config.seed + 2_000)

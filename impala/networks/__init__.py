@@ -18,6 +18,7 @@ def make(
     *,
     torso: str = "shallow",
     hidden_sizes=(64, 64),
+    center_frames: bool = True,
     core: str = "none",
     core_size: int = 256,
     clip_reward: Callable = tf.identity,
@@ -33,8 +34,9 @@ def make(
       popart_step: of PopArt's moments for each of `num_tasks`; None for plain values.
     """
     made = torsos.make(
-        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, seed=seed, bfloat16=bfloat16
-    )
+        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, center_frames=center_frames, seed=seed,
+        bfloat16=bfloat16,
+    )  # fmt: skip
     lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
     popart = None if popart_step is None else PopArt(num_tasks, popart_step)
     return with_heads(made, environment, core=lstm if core == "lstm" else None, popart=popart, seed=seed)

@@ -25,6 +25,12 @@ def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block
     return tf.concat(_planes(blocks, is_first, num_stacked), axis=-1)
 
 
+def plane_means(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor:
+    """Returns the mean [n, B, 1, 1, k] of each plane of `stack_planes`, float32."""
+    means = tf.reduce_mean(tf.cast(frames, tf.float32), axis=[2, 3], keepdims=True)
+    return tf.stack(_planes(means, is_first, num_stacked), axis=-1)
+
+
 def _planes(frames, is_first, num_stacked):
     """Returns k arrays [n, B, …]: at time i the frames of age k−1, …, 0, zeroed where an episode began since."""
     n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]

@@ -9,6 +9,10 @@
 | `resnet`  | 3 × (conv 3×3, max-pool 3×3/2, 2 residual blocks) with 16, 32, 32 channels, dense 256 | IMPALA, figure 3 |
 
 Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
+
+Frames are scaled by 1/255 and, unless `center_frames` is false, each is less its own mean. On a background that is not
+black every step of Adam moves a filter's output everywhere and in one direction, until its ReLU is silent for good: on
+Pong 15 of the first layer's 16 filters (docs/results/pong).
 """
 
 import itertools
@@ -24,8 +28,9 @@ _BLOCK = 4  # pixels; the stride of the first convolution
 
 
 def make(
-    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), seed: int = 0, bfloat16: bool = False
-) -> Torso:
+    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), center_frames: bool = True, seed: int = 0,
+    bfloat16: bool = False,
+) -> Torso:  # fmt: skip
     """Makes the torso called `name`; `num_stacked` frames are stacked, `hidden_sizes` serve the MLP."""
     build = _Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
     if name == "mlp":
@@ -33,11 +38,11 @@ def make(
     if name == "minatar":
         return MinAtarTorso(build)
     if name == "shallow":
-        return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, build)
+        return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, center_frames, build)
     if name == "nature":
-        return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, build)
+        return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, center_frames, build)
     if name == "resnet":
-        return ResNet((16, 32, 32), 256, num_stacked, build)
+        return ResNet((16, 32, 32), 256, num_stacked, center_frames, build)
     raise ValueError(f"network.torso: {name!r} is unknown; expected mlp, minatar, shallow, nature or resnet")
 
 
@@ -133,17 +138,23 @@ def _convolve(x: tf.Tensor, kernel: tf.Tensor):
 class AtariTorso(tf.Module):
     """Convolutions (channels, size, stride) with ReLU, the first of stride 4, then one dense layer."""
 
-    def __init__(self, convolutions: Sequence[tuple[int, int, int]], units: int, num_stacked: int, build: _Builder):
+    def __init__(
+        self, convolutions: Sequence[tuple[int, int, int]], units: int, num_stacked: int, center_frames: bool,
+        build: _Builder,
+    ):  # fmt: skip
         super().__init__("atari_torso")
         (channels, size, stride), *rest = convolutions
         assert stride == _BLOCK and size % _BLOCK == 0, "the first layer is a block convolution"
-        self._num_stacked = num_stacked
+        self._num_stacked, self._center_frames = num_stacked, center_frames
         self._first = BlockConv(channels, size, _BLOCK, num_stacked, 1 / 255, build)
         self._rest = [build.conv(c, s, stride, activation="relu") for c, s, stride in rest]
         self._dense = build.dense(units, "relu")
 
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
         x = frames.stack_blocks(observation, is_first, self._num_stacked, _BLOCK)  # [n, B, H/4, W/4, 16k]
+        if self._center_frames:
+            means = frames.plane_means(observation, is_first, self._num_stacked)
+            x = tf.cast(x, tf.float32) - tf.repeat(means, _BLOCK**2, axis=-1)
         x = self._first(tf.reshape(x, [-1, *x.shape[2:]]))
         for layer in self._rest:
             x = layer(x)
@@ -154,9 +165,9 @@ class AtariTorso(tf.Module):
 class ResNet(tf.Module):
     """The paper's deep network: sections of a convolution, a max-pool and two residual blocks."""
 
-    def __init__(self, channels: Sequence[int], units: int, num_stacked: int, build: _Builder):
+    def __init__(self, channels: Sequence[int], units: int, num_stacked: int, center_frames: bool, build: _Builder):
         super().__init__("resnet")
-        self._num_stacked = num_stacked
+        self._num_stacked, self._center_frames = num_stacked, center_frames
         self._sections = [
             (build.conv(c, 3, padding="same"), [[build.conv(c, 3, padding="same") for _ in range(2)] for _ in range(2)])
             for c in channels
@@ -165,7 +176,10 @@ class ResNet(tf.Module):
 
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
         x = frames.stack_planes(observation, is_first, self._num_stacked)  # [n, B, H, W, k]
-        x = tf.cast(tf.reshape(x, [-1, *x.shape[2:]]), tf.float32) * (1 / 255)
+        x = tf.cast(x, tf.float32)
+        if self._center_frames:
+            x -= frames.plane_means(observation, is_first, self._num_stacked)
+        x = tf.reshape(x, [-1, *x.shape[2:]]) * (1 / 255)
         for conv, blocks in self._sections:
             x = tf.nn.max_pool2d(conv(x), ksize=3, strides=2, padding="SAME")
             for block in blocks:

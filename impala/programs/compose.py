@@ -89,8 +89,8 @@ def make_network(config: Config, spec: EnvironmentSpec):
     def make():
         network = config.network
         return networks.make(
-            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, core=network.core,
-            core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, center_frames=network.center_frames,
+            core=network.core, core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
             popart_step=config.loss.popart_step if config.loss.popart else None,
             num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16, seed=config.seed,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from impala import corrections, losses
 from impala.acting import policies
 from impala.config import ConfigError
 from impala.environments import river_swim
-from impala.lab import offline
+from impala.lab import acted, offline, truths
 from impala.lockstep import Lockstep
 from impala.programs import compose
 from impala.programs.side_jobs import Recorder
@@ -74,7 +74,7 @@ def test_exact_values_of_river_swim():
             n = observation.shape[1]
             return Outputs(np.tile(np.eye(2)[self._action] * 100, (1, n, 1)), np.zeros((1, n)))
 
-    right, left = offline.river_swim_values(Always(1), 0.99), offline.river_swim_values(Always(0), 0.99)
+    right, left = truths.river_swim_values(Always(1), 0.99), truths.river_swim_values(Always(0), 0.99)
     np.testing.assert_allclose(left[0], 0.005 / (1 - 0.99), rtol=1e-6)
     assert (right > left).all() and (np.diff(right) > 0).all()
     transition, reward = river_swim.model()
@@ -90,8 +90,8 @@ def test_bias_is_that_of_the_fixed_point():
     for update in training.updates(10**12):
         if update.index == 60:
             break
-    batch = offline.play(config, old, num_chunks=1024, seed=5)
-    truth = offline.river_swim_values(network, config.loss.discount)
+    batch = acted.play(config, old, num_chunks=1024, seed=5)
+    truth = truths.river_swim_values(network, config.loss.discount)
     seen = offline.view(network, batch, config)
     reference, _ = offline.policy_gradient(network, seen, offline.Scheme(corrections.none))
     exact = seen.arguments | {
@@ -143,7 +143,7 @@ def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, len
         def close(self):
             pass
 
-    monkeypatch.setattr(offline.compose, "make_environment", lambda config, n: Fixed())
+    monkeypatch.setattr(truths.compose, "make_environment", lambda config, n: Fixed())
     config = config_lib.load(LAB / "catch.yaml")
 
     def network(window, is_first):
@@ -153,7 +153,7 @@ def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, len
         return Outputs(tf.zeros([1, n, 2]), 5.0 * tf.ones([1, n]))
 
     network.core_state_shape = None
-    value = offline.monte_carlo_start_value(network, config, num_episodes=2, seed=0)
+    value = truths.monte_carlo_start_value(network, config, num_episodes=2, seed=0)
     expected = sum(0.99**t for t in range(length)) + (5.0 * 0.99**length if ends == "truncated" else 0.0)
     assert value == pytest.approx(expected, rel=1e-5)
 
@@ -168,7 +168,7 @@ def test_chunks_begin_anywhere_in_an_episode():
     """Catch's episodes are of one length, and an unroll holds two of them."""
     config = config_lib.load(LAB / "catch.yaml")
     weights = Lockstep(config).learner.weights()
-    batch = offline.play(config, weights, num_chunks=128, seed=0)
+    batch = acted.play(config, weights, num_chunks=128, seed=0)
     assert batch.r_t.shape == (20, 128)
     first = batch.is_first.numpy()[:20].argmax(axis=0)
     assert set(first) == set(range(10))
@@ -194,7 +194,7 @@ def test_recorded_chunks_are_a_batch(tmp_path):
             break
     for chunk in played:  # as the feeder does
         record(chunk)
-    batch = offline.load_chunks(tmp_path / "run")
+    batch = acted.load_chunks(tmp_path / "run")
     assert batch.r_t.shape == (20, 12) and batch.observation.shape == (21, 12, 10, 5)
     seen = offline.view(network, batch, config)
     reference, _ = offline.policy_gradient(network, seen, offline.Scheme(corrections.none))
@@ -204,4 +204,4 @@ def test_recorded_chunks_are_a_batch(tmp_path):
     ))  # fmt: skip
     assert rows[0].gradient_cosine == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(ConfigError, match="holds no chunks"):
-        offline.load_chunks(tmp_path)
+        acted.load_chunks(tmp_path)

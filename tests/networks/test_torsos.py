@@ -142,17 +142,34 @@ def test_bfloat16_is_close_to_float32(torso):
     assert (one.value.numpy() != other.value.numpy()).any(), "nothing was rounded, so nothing ran in bfloat16"
 
 
-def test_gradients_in_bfloat16_are_close_to_float32():
+@pytest.mark.parametrize("center_frames, bound", [(False, 0.05), (True, 0.08)])  # centred, more ReLUs are near 0
+def test_gradients_in_bfloat16_are_close_to_float32(center_frames, bound):
     inputs, gradients = random_input(ATARI, n=21, b=2), []
     for bfloat16 in (False, True):
-        network = networks.make(ATARI, torso="shallow", bfloat16=bfloat16)
+        network = networks.make(ATARI, torso="shallow", center_frames=center_frames, bfloat16=bfloat16)
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(network(*inputs).value)
         (first_kernel,) = (v for v in network.trainable_variables if v.shape == (8, 8, 4, 16))
         gradients.append(tape.gradient(total, first_kernel).numpy())
     wide, narrow = gradients
     assert wide.dtype == narrow.dtype == np.float32
-    assert np.linalg.norm(narrow - wide) < 0.05 * np.linalg.norm(wide)
+    assert np.linalg.norm(narrow - wide) < bound * np.linalg.norm(wide)
+
+
+@pytest.mark.parametrize("torso", ["shallow", "nature", "resnet"])
+def test_centred_frames_are_each_less_their_own_mean_and_what_is_older_than_the_episode_is_zero(torso):
+    """A brighter frame makes no difference, and neither does what an episode before left in the window."""
+    centred, plain = (networks.make(ATARI, torso=torso, center_frames=c) for c in (True, False))
+    random, is_first = np.random.default_rng(3), tf.constant([[False], [True], [False]])
+    observation = random.integers(100, size=(6, 1, 84, 84), dtype=np.uint8)
+    brighter = observation + np.array([0, 20, 50, 100, 30, 10], np.uint8)[:, None, None, None]
+    older = brighter.copy()
+    older[:4] = 0
+    for network, is_same in ((centred, True), (plain, False)):
+        one, other = (network(tf.constant(x), is_first).logits for x in (observation, brighter))
+        assert np.allclose(one, other, atol=1e-5) == is_same
+    one, other = (centred(tf.constant(x), is_first).logits for x in (observation, older))
+    np.testing.assert_allclose(one[1:], other[1:], atol=1e-5)
 
 
 def test_batches_and_times_do_not_mix():

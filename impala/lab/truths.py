@@ -1,0 +1,50 @@
+"""The value of a policy, to measure bias against: exact where a task is tabular, else played."""
+
+import numpy as np
+import tensorflow as tf
+
+from impala.acting import policies
+from impala.config import Config
+from impala.environments import river_swim
+from impala.losses.actor_critic import REWARD_CLIPPING
+from impala.programs import compose
+
+
+def river_swim_values(network, discount: float) -> np.ndarray:
+    """Returns the exact V^π of the six states of river swim."""
+    observation = np.eye(river_swim.NUM_STATES, dtype=np.float32)[None]
+    logits = network(observation, np.ones((1, river_swim.NUM_STATES), bool)).logits[0]
+    policy = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
+    transition, reward = river_swim.model()
+    p = np.einsum("sa,sat->st", policy, transition)
+    return np.linalg.solve(np.eye(len(p)) - discount * p, np.sum(policy * reward, axis=1))
+
+
+def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed: int) -> float:
+    """Returns the mean discounted return from the starts of whole episodes, a truncated one with V of its last state.
+
+    Each environment plays the same number of episodes, so that short ones are not favoured.
+    """
+    num_environments = min(num_episodes, 64)
+    environment = compose.make_environment(config, num_environments)
+    policy = compose.make_policy(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
+    clip, discount = REWARD_CLIPPING[config.loss.reward_clipping], config.loss.discount
+    played: list[list[float]] = [[] for _ in range(num_environments)]
+    step = environment.reset(seed)
+    policy.observe(step)
+    returns, weight = np.zeros(num_environments), np.ones(num_environments)
+    while min(map(len, played)) < num_episodes // num_environments:
+        decision = policy.decide()
+        for i in np.flatnonzero(step.is_last):
+            played[i].append(float(returns[i] + weight[i] * decision.value[i]))
+        environment.send(decision.action)
+        step = environment.receive()
+        policy.observe(step)
+        reward = clip(tf.constant(step.reward, tf.float32)).numpy()
+        returns = np.where(step.is_first, 0.0, returns + weight * reward)
+        weight = np.where(step.is_first, 1.0, weight * discount * step.discount)
+    environment.close()
+    return float(np.mean([x for xs in played for x in xs[: num_episodes // num_environments]]))
