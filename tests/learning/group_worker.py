@@ -42,12 +42,15 @@ def batch_of(update, share=slice(None)):
 
 
 def make_learner(reduction, optimizer, group=None, seed=0):
+    """Makes a learner; one of summed losses has three tasks with PopArt, whose moments are of all learners' targets."""
     from impala import config as config_lib
     from impala.environments import catch
     from impala.programs import compose
 
     config = config_lib.build({}, {
-        "environment.name": "catch", "network.torso": "mlp", "loss.reduction": reduction,
+        "environment.name": ["catch", "river_swim", "CartPole-v1"] if reduction == "sum" else "catch",
+        "actor.num_actors": 3, "network.torso": "mlp",
+        "loss.reduction": reduction, "loss.popart": reduction == "sum", "loss.popart_step": 0.1,
         "learner.optimizer": optimizer, "seed": seed, "learner.max_grad_norm": 5.0,
     })  # fmt: skip
     network = compose.make_network(config, catch.Catch(num_environments=1).spec)
@@ -64,7 +67,7 @@ def train(learner, share=slice(None), *, poisoned_share=False):
         results.append(learner.update(batch, 3e-3))
     names = sorted(results[0].metrics)
     return dict(
-        weights=np.concatenate([array.ravel() for array in learner.weights().arrays]),
+        weights=np.concatenate([variable.numpy().ravel() for variable in learner.network.variables]),
         applied=np.array([result.applied for result in results]),
         versions=np.array([result.chunks["weights_version"] for result in results]),
         is_replayed=np.array([result.chunks["is_replayed"] > 0 for result in results]),
