@@ -9,7 +9,7 @@ sampling. Ranges: α in [0, 1]; α_ρ ≤ α_c and c̄ ≤ ρ̄ are sufficient f
 
 import math
 
-from impala.corrections.targets import Targets, check_clips, check_lambda, clipped_exp, weighted_td_targets
+from impala.corrections.targets import Targets, check_clips, check_lambda, checked, clipped_exp, weighted_td_targets
 
 
 def leaky_vtrace(
@@ -23,6 +23,7 @@ def leaky_vtrace(
         raise ValueError(f"alpha_rho={alpha_rho}, alpha_c={alpha_c}; expected both in [0, 1]")
     if alpha_rho > alpha_c and not allow_expansion:
         raise ValueError(f"alpha_rho={alpha_rho} > alpha_c={alpha_c} may expand; lower it, or allow_expansion")
+    v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t = checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t)
 
     def leaky(alpha: float, clip: float):
         clipped = clipped_exp(log_rho_tm1, clip)

@@ -76,7 +76,10 @@ def corrected_targets(
 
 
 def checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t) -> list[tf.Tensor]:
-    """Returns the six arguments of a V-based scheme as tensors of one shape and dtype; a mask of None as ones."""
+    """Returns the six arguments of a V-based scheme as tensors of one shape and dtype; a mask of None as ones.
+
+    Where masked log ρ is 0: the action across a reset is arbitrary, and not even an overflow of its ratio may count.
+    """
     v_tm1 = tf.convert_to_tensor(v_tm1)
     if v_tm1.shape.rank != 2:
         raise ValueError(f"v_tm1 has shape {tuple(v_tm1.shape)}; expected [T, B]")
@@ -87,7 +90,9 @@ def checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t) -> list[tf.Tensor]
         tensors.append(x)
     mask_t = tf.ones_like(v_tm1) if mask_t is None else tf.cast(mask_t, v_tm1.dtype)
     check_like("mask_t", mask_t, v_tm1)
-    return [*tensors, mask_t]
+    *others, log_rho_tm1 = tensors
+    is_arbitrary = (mask_t == 0.0) & tf.math.is_finite(log_rho_tm1)
+    return [*others, tf.where(is_arbitrary, tf.zeros_like(log_rho_tm1), log_rho_tm1), mask_t]
 
 
 def check_like(name: str, x: tf.Tensor, v_tm1: tf.Tensor) -> None:
