@@ -83,8 +83,8 @@ class Impala:
                 break
         return self
 
-    def evaluate(self, episodes: int = 10, *, greedy: bool = True) -> Evaluation:
-        """Plays episodes with seeds of their own."""
+    def evaluate(self, episodes: int = 10, *, greedy: bool = False) -> Evaluation:
+        """Plays episodes with seeds of their own; actions are drawn from the policy, or its likeliest with `greedy`."""
         seed = compose.evaluation_seed(self.config)
         scores = compose.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
         return Evaluation(*evaluations.interval(scores), scores)

@@ -53,6 +53,8 @@ def refused(capsys, *arguments):
         (["--actor.num-environments", "33"], None),
         (["--num-learners", "3"],
          "learner.num_learners=3 does not divide learner.batch_size: 8 chunks cannot be shared equally; expected a divisor"),
+        (["--num-learners", "2", "--loss.correction", "weighted_is"],
+         "learner.num_learners=2: weighted_is compares the chunks of a whole batch, of which each learner has a share; expected another loss.correction, or 1"),
         (["--num-learners", "2", "--threads"],
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
         (["--run"], "impala train: --run: expected one argument; expected impala train --config FILE [--run DIR] "

@@ -3,7 +3,7 @@
     agent ──▶ prediction queue ──▶ predictor threads: all that wait, one call of the network ──▶ each his rows
 
 Nobody waits for others: a predictor takes what is there, and what comes meanwhile is the next batch, whereas
-`inference.Gatherer` computes one batch at a time and waits for it to fill.
+`inference.Gatherer` waits for a batch to fill.
 """
 
 import collections

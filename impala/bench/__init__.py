@@ -2,11 +2,12 @@
 
 A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
 batch, one update on a batch in memory, chunks through a Reverb table where the program has one. One agent step costs
-all of them, so the machine cannot train faster than the bound
+all of them, so the machine can hardly train faster than the bound
 
     1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
 
-The parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both. Where
+except that, while one process is in Python, another has both cores, which a part alone cannot use: a tenth or so. The
+parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both. Where
 inference is central, serving is measured too (`bench.serving`). With `--against CONFIG` two programs are run in turn.
 """
 

@@ -66,18 +66,8 @@ class Config(Model):
             )
         if self.program in ("seed", "ga3c"):
             self._check_one_place()
-        num_learners = self.learner.num_learners
-        if self.population.size > 1 and num_learners > 1:
-            raise ValueError(
-                f"population.size={self.population.size}: a member of a population has one learner, and "
-                f"learner.num_learners={num_learners}; expected one of the two to be 1"
-            )
-        if batch_size % num_learners or self.num_replayed % num_learners:
-            what = f"{batch_size} chunks" + (f", {self.num_replayed} of them replayed," if self.num_replayed else "")
-            raise ValueError(
-                f"learner.num_learners={num_learners} does not divide learner.batch_size: {what} cannot be shared "
-                "equally; expected a divisor"
-            )
+        if self.learner.num_learners > 1:
+            self._check_several_learners()
         max_lag = self.learner.max_lag
         if max_lag is not None and max_lag < self._least_lag:
             environments = self.actor.num_actors * self.actor.num_environments
@@ -92,6 +82,25 @@ class Config(Model):
                 "a batch larger than the queue would never fill"
             )
         return self
+
+    def _check_several_learners(self) -> None:
+        num_learners, batch_size = self.learner.num_learners, self.learner.batch_size
+        if self.population.size > 1:
+            raise ValueError(
+                f"population.size={self.population.size}: a member of a population has one learner, and "
+                f"learner.num_learners={num_learners}; expected one of the two to be 1"
+            )
+        if batch_size % num_learners or self.num_replayed % num_learners:
+            what = f"{batch_size} chunks" + (f", {self.num_replayed} of them replayed," if self.num_replayed else "")
+            raise ValueError(
+                f"learner.num_learners={num_learners} does not divide learner.batch_size: {what} cannot be shared "
+                "equally; expected a divisor"
+            )
+        if self.loss.correction == "weighted_is":
+            raise ValueError(
+                f"learner.num_learners={num_learners}: weighted_is compares the chunks of a whole batch, of which each "
+                "learner has a share; expected another loss.correction, or 1"
+            )
 
     def _check_one_place(self) -> None:
         """What central inference has in one process: one learner, one queue of chunks, one agent."""

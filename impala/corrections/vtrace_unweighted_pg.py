@@ -2,7 +2,8 @@
 
     v_s as in V-trace,   A_s = r_s + γ [(1 − λ) V_{s+1} + λ v_{s+1}] − V_s
 
-Fixed point: that of V-trace. The policy gradient is that of the behaviour policy. Ranges: ρ̄ ≥ c̄ ≥ 0, λ in [0, 1].
+Fixed point: that of V-trace. In the policy gradient actions count as often as μ took them. Ranges: ρ̄ ≥ c̄ ≥ 0, λ in
+[0, 1].
 """
 
 from impala.corrections.targets import Targets, check_clips, check_lambda, clipped_exp, weighted_td_targets

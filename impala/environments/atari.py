@@ -1,13 +1,14 @@
 """Atari 2600 games on ale-py's C++ vector environment, which ships the ROMs.
 
 Single 84×84 grey frames leave the environment; the network stacks four of them. Action repeat 4 with a maximum over
-the last two frames, up to 30 no-ops at the start. Rewards are raw: the learner clips them.
+the last two frames. Rewards are raw: the learner clips them. After every reset ale-py presses FIRE once where the
+action set has it, as most wrappers do; Breakout waits for it.
 
-| protocol      | sticky actions | lost life ends the learning episode | action set | source |
-|---|---|---|---|---|
-| `paper2018`   | 0    | yes | the game's own | IMPALA, appendix G |
-| `machado2018` | 0.25 | no  | all 18         | Machado et al. 2018, arXiv:1709.06009 |
-| `cleanba`     | 0.25 | no  | all 18, at most 1 no-op | Huang et al. 2023, Cleanba |
+| protocol      | sticky actions | no-ops at the start | lost life ends the learning episode | action set | after |
+|---|---|---|---|---|---|
+| `paper2018`   | 0    | fewer than 30 | yes | the game's own | IMPALA, appendix G |
+| `machado2018` | 0.25 | fewer than 30 | no  | all 18 | Machado et al. 2018, arXiv:1709.06009, and no-ops besides |
+| `cleanba`     | 0.25 | none          | no  | all 18 | Huang et al. 2023, Cleanba |
 """
 
 import functools

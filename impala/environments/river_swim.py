@@ -1,4 +1,4 @@
-"""River swim (Strehl & Littman 2008): six states in a row; swimming right is against the current.
+"""River swim (Strehl & Littman 2008, with the numbers of Osband et al. 2013): six states in a row, against a current.
 
     left:   one state to the left, always; in state 0 a reward of 0.005
     right:  in state 0 stays with 0.4, else gets on

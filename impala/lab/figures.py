@@ -23,6 +23,8 @@ def _panels(scores: Scores, x_label: str, draw):
         for axis, task in zip(row, grid.tasks):
             for scheme in grid.schemes:
                 draw(axis, Block(task, scheme, fraction, lag))
+            if not axis.has_data():
+                axis.text(0.5, 0.5, "not done", ha="center", transform=axis.transAxes)
             axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
             axis.grid(alpha=0.3)
         row[0].set_ylabel("return")
@@ -34,7 +36,7 @@ def _panels(scores: Scores, x_label: str, draw):
 
 
 def curves(scores: Scores):
-    """Draws learning curves: mean and 95 % interval over seeds, as in the table."""
+    """Draws learning curves: mean and 95 % interval over seeds, as in the table; dashed while seeds are missing."""
 
     def draw(axis, block):
         if not len(curve := scores.curves(block)):
@@ -43,7 +45,8 @@ def curves(scores: Scores):
         seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode ended: all have one length, say
         frames, curve = frames[seen], curve[:, seen]
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
-        (line,) = axis.plot(frames / 1e3, middle, label=block.scheme)
+        style = "-" if len(curve) == scores.grid.config.num_seeds else "--"
+        (line,) = axis.plot(frames / 1e3, middle, style, label=block.scheme)
         axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
 
     return _panels(scores, "thousand frames", draw)

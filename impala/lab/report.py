@@ -45,7 +45,8 @@ def _mean(scores: Scores, block: Block) -> str:
         return "–"
     mean, half = interval(returns)
     text = f"{mean:.3g} ± {half:.2g}" if len(returns) > 1 else f"{mean:.3g}"
-    missing = f" ({len(returns)} seeds)" if len(returns) < scores.grid.config.num_seeds else ""
+    num_seeds = scores.grid.config.num_seeds
+    missing = f" ({len(returns)} of {num_seeds} seeds)" if len(returns) < num_seeds else ""
     return text + missing + (f", {num_diverged} runs diverged" if num_diverged else "")
 
 

@@ -111,7 +111,7 @@ def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, core_s
 
 def evaluation_seed(config: Config, *counts: int) -> int:
     """Returns the seed to evaluate a run with, another for other `counts`; never one of training (`lane_seed`)."""
-    drawn = int(np.random.SeedSequence([config.seed, *counts]).generate_state(1)[0])
+    drawn = int(np.random.SeedSequence([config.seed, len(counts), *counts]).generate_state(1)[0])
     return 2**30 + drawn % (2**30 - 64)  # environments take the numbers that follow
 
 
