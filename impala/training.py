@@ -55,7 +55,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
         learners.append(handle)
     with local.Interrupts() as interrupts:
-        processes = local.launch_threads(program) if threads else local.launch(program, run.path)
+        processes = (local.launch_threads if threads else local.launch)(program, run.path)
         try:
             status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path.name)
         finally:

@@ -239,3 +239,7 @@ class TimeAccount:
         shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
         self._seconds = {}
         return shares
+
+    def fraction(self, name: str) -> float:
+        """Returns the share of one part, and starts all anew."""
+        return self.fractions().get(name, 0.0)

@@ -87,10 +87,14 @@ class Scores:
         ]
 
 
-def total_fractions(actors: Iterable[Actor]) -> dict[str, float]:
-    """Returns the shares of time of actors that take turns in one thread, each part's added up."""
+def total_fractions(actors: Iterable[Actor], blocked: float) -> dict[str, float]:
+    """Returns the shares of time of actors that take turns in one thread, each part's added up.
+
+    `blocked` is the share for which their writers waited for room; it is taken out of the table's.
+    """
     shares = [actor.account.fractions() for actor in actors]
-    return {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}
+    total = {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}
+    return total | {"table": max(0.0, total.get("table", 0.0) - blocked), "blocked": blocked}
 
 
 def interleave(loops: Iterable[Iterator[list[Episode]]]) -> Iterator[list[Episode]]:

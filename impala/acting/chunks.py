@@ -1,14 +1,13 @@
 """Writers: from steps to unrolls, and from unrolls to a table or to memory."""
 
 import collections
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from impala.acting.policies import Decision
-from impala.types import Chunk, EnvironmentSpec, Origin, Step, chunk_spec
+from impala.types import Chunk, EnvironmentSpec, Origin, Step, TimeAccount, chunk_spec
 
 Sink = Callable[[list[Chunk]], None]
 
@@ -121,7 +120,7 @@ class TableSink:
     def __init__(self, client, tables: Sequence[str], *, should_stop: Callable[[], bool], max_pending: int = 0):
         self._writer = client.trajectory_writer(num_keep_alive_refs=1)
         self._tables, self._should_stop, self._max_pending = tables, should_stop, max_pending * len(tables)
-        self._blocked_seconds, self._asked = 0.0, time.perf_counter()
+        self._account = TimeAccount()
 
     def __call__(self, chunks: list[Chunk]) -> None:
         from reverb import errors
@@ -135,21 +134,18 @@ class TableSink:
             trajectory = {name: column[-1] for name, column in self._writer.history.items()}
             for table in self._tables:
                 self._writer.create_item(table, priority=1.0, trajectory=trajectory)
-        started = time.perf_counter()
         # Reverb's blocking calls swallow signals: wait in slices, and ask between them.
         while not self._should_stop():
             try:
-                self._writer.flush(block_until_num_items=self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
+                with self._account.part("blocked"):
+                    self._writer.flush(block_until_num_items=self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
                 break
             except errors.DeadlineExceededError:
                 continue
-        self._blocked_seconds += time.perf_counter() - started
 
     def blocked_fraction(self) -> float:
         """Returns the share of time waited for the table since the last call."""
-        elapsed, self._asked = time.perf_counter() - self._asked, time.perf_counter()
-        blocked, self._blocked_seconds = self._blocked_seconds, 0.0
-        return blocked / max(elapsed, 1e-9)
+        return self._account.fraction("blocked")
 
     def close(self) -> None:
         """Ends the stream; items on their way are dropped."""

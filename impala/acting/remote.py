@@ -176,4 +176,4 @@ class Sink:
 
     def blocked_fraction(self) -> float:
         """Returns the share of time waited for the queue since the last call."""
-        return self._account.fractions().get("blocked", 0.0)
+        return self._account.fraction("blocked")

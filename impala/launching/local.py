@@ -112,10 +112,7 @@ def launch(program, folder: Path) -> Processes:
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     os.environ["LAUNCHPAD_LOGGING_DIR"] = str(logs)  # read when launchpad is imported
-    token = folder / "token"
-    token.unlink(missing_ok=True)
-    rpc.new_token(token)
-    os.environ["IMPALA_RPC_TOKEN_FILE"] = str(token)
+    _new_token(folder)
     import launchpad as lp
     from launchpad.launch.run_locally import launch_local_output_to_files
     from launchpad.nodes.python.local_multi_processing import PythonProcess
@@ -176,20 +173,31 @@ class Threads:
         """Asks all nodes to stop and waits for them."""
         self._manager.stop_event().set()
         deadline = time.monotonic() + GRACE_SECONDS
-        while len(self.ended()) < len(self._futures) and time.monotonic() < deadline and not should_kill():
+        while time.monotonic() < deadline and not should_kill():
+            if all(future.done() for future in self._futures.values()):  # one that failed: the learner still saves
+                return
             time.sleep(0.05)
 
     def kill(self) -> None:
         """Does nothing: a thread ends with its process."""
 
 
-def launch_threads(program) -> Threads:
+def launch_threads(program, folder: Path) -> Threads:
     """Launches `program` in threads of this process, to be debugged; slower, since they share the interpreter."""
     import launchpad as lp
 
+    _new_token(folder)
     _keep_signals()
     manager = lp.launch(program, "local_mt")
     return Threads(manager)
+
+
+def _new_token(folder: Path) -> None:
+    """Makes the secret that RPCs of this launch have to show."""
+    token = folder / "token"
+    token.unlink(missing_ok=True)
+    rpc.new_token(token)
+    os.environ["IMPALA_RPC_TOKEN_FILE"] = str(token)
 
 
 def _keep_signals() -> None:

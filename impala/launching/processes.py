@@ -127,9 +127,12 @@ def learner_device(index: int = 0) -> str:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")[index : index + 1]
-    tf.config.set_visible_devices(gpus, "GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+    try:
+        tf.config.set_visible_devices(gpus, "GPU")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # as below
+        logging.info("TensorFlow is already running in this process; its devices stay as they are")
     return "/GPU:0" if gpus else "/CPU:0"
 
 

@@ -79,7 +79,7 @@ class Checkpoints:
             raise
         damaged = sorted(self._directory.glob(f"*{_DAMAGED}"))
         others = [path for path in self.paths() if path != final]
-        for old in [*others[: len(others) - self._num_kept + 1], *damaged[: -self._num_kept]]:
+        for old in [*others[: max(0, len(others) - self._num_kept + 1)], *damaged[: -self._num_kept]]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 

@@ -14,7 +14,7 @@ from rich.text import Text
 _VERDICTS = {
     "actor-bound": "the learner waits for chunks: more actors or environments would help",
     "learner-bound": "the queue is full and actors wait: a faster learner would help",
-    "table-bound": "both wait and the queue is neither full nor empty: the table is slow",
+    "table-bound": "both wait: the table is slow",
     "balanced": "nobody waits",
 }
 

@@ -54,7 +54,7 @@ print(tf.__version__)"""),
     "launchpad": Probe("dm-launchpad==0.5.2", """
 import impala.launching, launchpad
 launchpad.Program("doctor").add_node(launchpad.CourierNode(object), label="node")"""),
-    "RPC stand-in": Probe("grpcio", """
+    "RPC stand-in": Probe("grpcio==1.85.1", """
 import numpy as np
 from impala.launching.rpc import client, server
 echo = server.Server(port=None, thread_pool_size=2, address="127.0.0.1")

@@ -3,10 +3,13 @@
 import csv
 import io
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+MAX_BYTES = 32_000_000  # of one CSV file
 
 
 class CsvLog:
@@ -17,7 +20,7 @@ class CsvLog:
     """
 
     def __init__(
-        self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = 32_000_000,
+        self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = MAX_BYTES,
         num_together: int = 1,
     ):  # fmt: skip
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
@@ -71,14 +74,18 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
 
 
 class TensorBoard:
-    """The same numbers as TensorBoard scalars, over frames."""
+    """The same numbers as TensorBoard scalars, over frames; a full disk costs them, as it costs `CsvLog` rows."""
 
     def __init__(self, folder: Path):
         import tensorflow as tf
 
         self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
+        self.num_failed = 0
 
     def write(self, row: dict[str, Any], lags: np.ndarray) -> None:
+        self._trying(lambda: self._write(row, lags))
+
+    def _write(self, row: dict[str, Any], lags: np.ndarray) -> None:
         with self._writer.as_default(step=row["frames"]):
             for name, value in row.items():
                 if isinstance(value, (int, float)) and not np.isnan(value):
@@ -89,7 +96,15 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        self._trying(self._writer.close)
+
+    def _trying(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except (OSError, self._tf.errors.OpError) as error:
+            if not self.num_failed:
+                logging.error("TensorBoard's events are lost from now on: %s", error)
+            self.num_failed += 1
 
 
 def _shown(value):

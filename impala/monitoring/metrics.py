@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from impala.monitoring.logs import CsvLog, TensorBoard
+from impala.monitoring.logs import MAX_BYTES, CsvLog, TensorBoard
 from impala.monitoring.tasks import SUMMARY_COLUMNS, TaskLog, summary_columns
 from impala.types import Episode
 
@@ -37,11 +37,11 @@ _WINDOW = 100  # episodes in return_mean
 def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
     """Returns who waits for whom, from fractions of time and the queue's fill, all in [0, 1].
 
-    Queue full and writers wait: learner-bound. Learner waits and writers do not: actor-bound. Both wait while the
-    queue is not full: the table itself is slow.
+    Writers wait, the learner does not, or less and the queue is full: learner-bound. Learner waits and writers do not:
+    actor-bound. Both wait while the queue is not full: the table itself is slow.
     """
     learner_waits, actors_wait = learner_wait > 0.05, actor_blocked > 0.05
-    if actors_wait and queue_fill > 0.8 and learner_wait < actor_blocked:
+    if actors_wait and learner_wait < actor_blocked and (queue_fill > 0.8 or not learner_waits):
         return "learner-bound"
     if learner_waits and actor_blocked < 0.5 * learner_wait:
         return "actor-bound"
@@ -216,8 +216,8 @@ class Monitor:
 
     @property
     def max_bytes(self) -> int:
-        """Upper bound of the CSV files; TensorBoard's events take about as much again."""
-        return 3 * 32_000_000
+        """Upper bound of the CSV files; one that is thinned has a copy meanwhile."""
+        return 4 * MAX_BYTES
 
     def status(self) -> dict[str, Any]:
         """Returns the last row written, for the dashboard."""

@@ -42,7 +42,7 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     if len(folders) > 1:
         axes[0, 0].legend()
     figure.suptitle(", ".join(titles))
-    temporary = output.with_suffix(".tmp.png")
+    temporary = output.with_name(f"{output.stem}.tmp{output.suffix or '.png'}")
     figure.savefig(temporary, dpi=110)
     plt.close(figure)
     temporary.replace(output)

@@ -27,7 +27,7 @@ class ActorNode:
         self._reports = reports
         for table in tables:
             table.server_info(timeout=60)  # a writer would wait for a missing server for ever
-        self._network = make_network(config, spec)
+        self._network = make_network(config, spec, on_cpu=True)
         variables = list(self._network.trainable_variables)
         self._fetcher = Fetcher(
             weights.futures.get_weights, lambda w: learners.assign_weights(variables, w),
@@ -78,10 +78,5 @@ class ActorNode:
             if count % (num_lanes * (length + 1)) == num_lanes * length:  # the unrolls' last step has begun
                 self._fetcher.prefetch()
             if report.is_due():
-                report.send(self._shares())
+                report.send(actors.total_fractions(self._lanes, self._sink.blocked_fraction()))
         processes.finish()
-
-    def _shares(self) -> dict[str, float]:
-        from impala.acting import actors
-
-        return actors.total_fractions(self._lanes) | {"blocked": self._sink.blocked_fraction()}

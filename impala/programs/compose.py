@@ -81,8 +81,11 @@ def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
         ])  # fmt: skip
 
 
-def make_network(config: Config, spec: EnvironmentSpec):
-    """Makes the configured network, the same for the same seed; with a target copy where the loss wants one."""
+def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
+    """Makes the configured network, the same for the same seed; with a target copy where the loss wants one.
+
+    `on_cpu` computes in float32 what `network.bfloat16` would make slower there.
+    """
     from impala import networks
     from impala.losses.actor_critic import REWARD_CLIPPING
 
@@ -92,7 +95,7 @@ def make_network(config: Config, spec: EnvironmentSpec):
             spec, torso=network.torso, hidden_sizes=network.hidden_sizes, center_frames=network.center_frames,
             core=network.core, core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
             popart_step=config.loss.popart_step if config.loss.popart else None,
-            num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16, seed=config.seed,
+            num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,
         )  # fmt: skip
 
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()

@@ -23,7 +23,7 @@ class EvaluatorNode:
         self._stop = processes.prepare("evaluator", run.member)
         processes.set_tensorflow_threads(1)
         self._config, self._folder, self._learner = config, run.folder, learner
-        self._network = make_network(config, spec)
+        self._network = make_network(config, spec, on_cpu=True)
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
         self._best_fitness = state["fitness"] if state else float("-inf")

@@ -215,5 +215,5 @@ class AgentNode(RemoteActorNode):
             version_per_step=True,
         )  # fmt: skip
 
-    def _shares(self) -> dict[str, float]:
-        return {"blocked": self._sink.blocked_fraction()}
+    def _blocked_fraction(self) -> float:
+        return self._sink.blocked_fraction()

@@ -97,12 +97,19 @@ class LearnerNode:
 
     def status(self) -> dict[str, Any]:
         """Returns the last row of metrics, empty before there is one, and the bounds of disk space and policy lag."""
-        num_parameters = sum(int(np.prod(v.shape)) for v in self._learner.network.trainable_variables)
-        checkpoints = (self._config.num_checkpoints + 1) * (num_parameters * 12 + 100_000)  # weights and two slots
         row = self._monitor.status()
         if row:
             row |= {"max_lag": self._config.learner.max_lag, "fitness": self._monitor.fitness()}
-        return row | {"disk_bound_mb": (checkpoints + 2 * self._monitor.max_bytes) / 1e6}
+        return row | {"disk_bound_mb": self._max_bytes() / 1e6}
+
+    def _max_bytes(self) -> int:
+        """Returns an upper bound of what checkpoints and CSV files take; one more of each kind is being written."""
+        weights, slots = (
+            100_000 + sum(int(np.prod(v.shape)) * v.dtype.size for v in variables)
+            for variables in (self._learner.network.variables, self._learner.optimizer.variables())
+        )
+        best = 2 * weights * bool(self._config.evaluator.num_episodes)
+        return (self._config.num_checkpoints + 1) * (weights + slots) + best + self._monitor.max_bytes
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""

@@ -30,9 +30,9 @@ class RemoteActorNode(abc.ABC):
     def _make_actor(self, environment: Environment, origin: Origin, seed: int):
         """Makes the actor of one lane; `origin` is of the first chunk of its first environment."""
 
-    def _shares(self) -> dict[str, float]:
-        """Returns shares of time beside those of the actors."""
-        return {}
+    def _blocked_fraction(self) -> float:
+        """Returns the share of time waited for room since the last call; 0 where chunks are written elsewhere."""
+        return 0.0
 
     def run(self) -> None:
         from impala.acting import actors, remote
@@ -47,7 +47,7 @@ class RemoteActorNode(abc.ABC):
                 if self._tells_episodes:
                     report.add(episodes)
                 if report.is_due():
-                    report.send(actors.total_fractions(actor for actor, _ in lanes) | self._shares())
+                    report.send(actors.total_fractions((actor for actor, _ in lanes), self._blocked_fraction()))
         except remote.Stopped:
             pass
         processes.finish()

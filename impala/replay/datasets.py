@@ -43,8 +43,8 @@ class Deduplicator:
     """Drops chunks that were delivered twice and counts those that never came.
 
     A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
-    rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed where its chunk
-    comes later: not every table keeps the order.
+    begins at 0 and rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed
+    where its chunk comes later: not every table keeps the order.
     """
 
     _MAX_GAPS = 1000  # of one environment that may still be closed
@@ -57,7 +57,7 @@ class Deduplicator:
     def is_new(self, origin: Origin) -> bool:
         """Returns whether a chunk from `origin` is seen for the first time."""
         source = origin._replace(seq=0)
-        last, gaps = self._last_seq.get(source, origin.seq - 1), self._gaps[source]
+        last, gaps = self._last_seq.get(source, -1), self._gaps[source]
         if origin.seq > last:
             self.num_gaps += origin.seq - last - 1
             gaps |= dict.fromkeys(range(max(last + 1, origin.seq - self._MAX_GAPS), origin.seq))

@@ -2,10 +2,9 @@
 
 import collections
 import threading
-import time
 from collections.abc import Callable, Iterator
 
-from impala.types import Chunk
+from impala.types import Chunk, TimeAccount
 
 
 class MemoryQueue:
@@ -24,17 +23,17 @@ class MemoryQueue:
         self._size, self._should_stop = size, should_stop
         self._chunks: collections.deque[Chunk] = collections.deque()
         self._changed = threading.Condition()
-        self._blocked_seconds, self._asked = 0.0, time.perf_counter()
+        self._account = TimeAccount()
 
     def __call__(self, chunks: list[Chunk]) -> None:
         """Takes the chunks of an unroll, as a writer's sink; returns when there was room for them."""
         for chunk in chunks:
             with self._changed:
-                started = time.perf_counter()
-                while not self._changed.wait_for(lambda: len(self._chunks) < self._size, self._SLICE_SECONDS):
+                while len(self._chunks) >= self._size:
                     if self._should_stop():
                         return
-                self._blocked_seconds += time.perf_counter() - started
+                    with self._account.part("blocked"):
+                        self._changed.wait(self._SLICE_SECONDS)
                 self._chunks.append(chunk)
                 self._changed.notify_all()
 
@@ -62,6 +61,5 @@ class MemoryQueue:
 
     def blocked_fraction(self) -> float:
         """Returns the share of time that a writer waited since the last call; of several writers their sum."""
-        elapsed, self._asked = time.perf_counter() - self._asked, time.perf_counter()
-        blocked, self._blocked_seconds = self._blocked_seconds, 0.0
-        return blocked / max(elapsed, 1e-9)
+        with self._changed:
+            return self._account.fraction("blocked")

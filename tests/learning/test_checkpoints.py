@@ -109,7 +109,7 @@ def test_a_second_save_of_one_update_replaces_the_first(tmp_path):
     assert state["frames"] == 7 and tensors == trained.state()
 
 
-@pytest.mark.parametrize("num_kept", [1, 2, 3])
+@pytest.mark.parametrize("num_kept", [1, 2, 3, 4, 5, 9])
 def test_only_the_newest_stay(tmp_path, num_kept):
     saved(tmp_path, updates=(1, 2, 3, 11, 12), num_kept=num_kept)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{n:010d}" for n in (1, 2, 3, 11, 12)][-num_kept:]

@@ -1,6 +1,7 @@
 """Counters, rows, files and the verdict."""
 
 import os
+import resource
 import time
 
 import numpy as np
@@ -35,6 +36,7 @@ def write_row(monitor):
     [
         (0.4, 0.0, 0.0, "actor-bound"), (0.0, 0.4, 1.0, "learner-bound"), (0.4, 0.4, 0.4, "table-bound"),
         (0.01, 0.01, 0.5, "balanced"), (0.3, 0.25, 0.0, "table-bound"), (0.06, 0.5, 0.95, "learner-bound"),
+        (0.001, 0.085, 0.5, "learner-bound"), (0.2, 0.5, 0.5, "table-bound"),
     ],
 )  # fmt: skip
 def test_verdict(learner_wait, actor_blocked, queue_fill, expected):
@@ -145,6 +147,20 @@ def test_a_full_disk_costs_rows_not_the_run(tmp_path, monkeypatch):
     log._writer = logs.csv.DictWriter(log._file, ("updates",))
     log.write(dict(updates=1))
     assert log.num_failed == 1
+
+
+def test_a_full_disk_costs_tensorboards_events_not_the_run(tmp_path):
+    board = logs.TensorBoard(tmp_path)
+    board.write({"frames": 1, "loss": 0.5}, np.array([1.0]))
+    assert board.num_failed == 0
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        board.write({"frames": 2, "loss": 0.5}, np.array([1.0]))
+        board.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert board.num_failed >= 1
 
 
 def test_read_csv_leaves_out_a_line_cut_short(tmp_path):

@@ -1,0 +1,27 @@
+"""Nodes as threads of one process, and how they are ended."""
+
+import threading
+import time
+from concurrent import futures
+from types import SimpleNamespace
+
+from impala.launching import local
+
+
+def test_a_node_that_failed_does_not_cut_the_others_short():
+    """The learner still has its last checkpoint to write when an actor has raised."""
+    stop, saved = threading.Event(), []
+
+    def learner():
+        stop.wait(10)
+        time.sleep(0.5)
+        saved.append("checkpoint")
+
+    def actor():
+        raise RuntimeError("broken")
+
+    with futures.ThreadPoolExecutor() as pool:
+        nodes = {"actor": pool.submit(actor), "learner": pool.submit(learner)}
+        workers = {label: [SimpleNamespace(future=future)] for label, future in nodes.items()}
+        local.Threads(SimpleNamespace(_active_workers=workers, stop_event=lambda: stop)).stop()
+        assert saved == ["checkpoint"]
