@@ -35,11 +35,10 @@ from impala.programs.learner_node import LearnerNode
 from impala.programs.placements import with_version
 from impala.programs.random_walk import RandomWalk
 from impala.programs.remote_actor import RemoteActorNode
-from impala.programs.run import Run
+from impala.programs.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
 from impala.programs.side_jobs import Periodically
 from impala.types import Chunk, EnvironmentSpec, Origin, chunk_spec
 
-_RPC_SECONDS, _SPARE_THREADS = 300.0, 16
 _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
 
 
@@ -47,11 +46,11 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the one process with the model, and `actor.num_actors` agents."""
     program = lp.Program(config.program)
     # Every lane may wait for a prediction and for room in the training queue at the same time.
-    threads = 2 * config.actor.num_actors * config.actor.num_lanes + _SPARE_THREADS
+    threads = 2 * config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
     learner = program.add_node(
         lp.CourierNode(TrainerNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
     )
-    learner.set_client_kwargs(call_timeout=_RPC_SECONDS)
+    learner.set_client_kwargs(call_timeout=RPC_SECONDS)
     for index in range(config.actor.num_actors):
         program.add_node(lp.PyClassNode(AgentNode, config, run, index, learner=learner), "actor")
     if config.evaluator.num_episodes:

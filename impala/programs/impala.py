@@ -31,10 +31,8 @@ from impala.launching.table_node import TableNode
 from impala.programs.actor_node import ActorNode
 from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
-from impala.programs.run import Run
+from impala.programs.run import RPC_SECONDS, Run
 from impala.types import EnvironmentSpec, chunk_spec
-
-_RPC_SECONDS = 300.0  # the first update may be compiled for minutes; whoever waits hears the stop signal
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
@@ -71,7 +69,7 @@ def _add_agent(program: lp.Program, config: Config, spec: EnvironmentSpec, run: 
         for address in addresses[index : index + 1]:
             node.allocate_address(address)
         learners.append(program.add_node(node, "learner"))
-        learners[-1].set_client_kwargs(call_timeout=_RPC_SECONDS)
+        learners[-1].set_client_kwargs(call_timeout=RPC_SECONDS)
     for index in range(config.actor.num_actors):
         node = lp.PyClassNode(
             ActorNode, config, spec, run, index, tables=tables, reports=learners[0],

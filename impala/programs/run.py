@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
+RPC_SECONDS = 300.0  # the first update may be compiled for minutes; whoever waits hears the stop signal
+NUM_SPARE_THREADS = 16  # of a server, beside those that its lanes may all hold at once
+
 
 class Run(NamedTuple):
     """One launch of a run, or of one member of a population."""

@@ -26,21 +26,19 @@ from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
 from impala.programs.placements import with_version
 from impala.programs.remote_actor import RemoteActorNode
-from impala.programs.run import Run
+from impala.programs.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
 from impala.types import EnvironmentSpec, Origin, Step
-
-_RPC_SECONDS, _SPARE_THREADS = 300.0, 16
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the learner, which also decides, and `actor.num_actors` actors."""
     program = lp.Program(config.program)
     # Every lane may have a request under way, and none may wait for a thread that another one holds.
-    threads = config.actor.num_actors * config.actor.num_lanes + _SPARE_THREADS
+    threads = config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
     learner = program.add_node(
         lp.CourierNode(CentralNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
     )
-    learner.set_client_kwargs(call_timeout=_RPC_SECONDS)
+    learner.set_client_kwargs(call_timeout=RPC_SECONDS)
     for index in range(config.actor.num_actors):
         program.add_node(lp.PyClassNode(StepperNode, config, run, index, learner=learner), "actor")
     if config.evaluator.num_episodes:
