@@ -55,8 +55,6 @@ def refused(capsys, *arguments):
          "learner.num_learners=3 does not divide learner.batch_size: 8 chunks cannot be shared equally; expected a divisor"),
         (["--num-learners", "2", "--loss.correction", "weighted_is"],
          "learner.num_learners=2: weighted_is compares the chunks of a whole batch, of which each learner has a share; expected another loss.correction, or 1 learner"),
-        (["--num-learners", "2", "--learner.max-lag", "50"],
-         "learner.max_lag=50: what one of learner.num_learners=2 drops for its age, the others would wait for; expected null, or 1 learner"),
         (["--num-learners", "2", "--threads"],
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
         (["--run"], "impala train: --run: expected one argument; expected impala train --config FILE [--run DIR] "

@@ -96,11 +96,6 @@ class Config(Model):
                 f"learner.num_learners={num_learners} does not divide learner.batch_size: {what} cannot be shared "
                 "equally; expected a divisor"
             )
-        if self.learner.max_lag is not None:
-            raise ValueError(
-                f"learner.max_lag={self.learner.max_lag}: what one of learner.num_learners={num_learners} drops for "
-                "its age, the others would wait for; expected null, or 1 learner"
-            )
         if self.loss.correction == "weighted_is":
             raise ValueError(
                 f"learner.num_learners={num_learners}: weighted_is compares the chunks of a whole batch, of which each "

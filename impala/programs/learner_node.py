@@ -63,6 +63,7 @@ class LearnerNode:
             self._scheduled = lambda frames, schedules=self._scheduled: self._member.scaled(schedules(frames))
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
         self._counted: list[float] = [0, 0, 0]  # by all learners of a group, as `Feeder.counts`
+        self._num_dropped = 0  # chunks, with a batch of the group
 
     def _restore(self, network) -> dict:
         """Restores the newest sound checkpoint and returns its state."""
@@ -131,17 +132,30 @@ class LearnerNode:
             started = time.monotonic()
             self._held = self._feeder.get(timeout_seconds=1.0)
             waited = time.monotonic() - started
-        is_ready = self._held is not None
+        is_ready, num_old = self._held is not None, 0.0
         if self._group:  # all learners take this turn, or none does and those that have a batch keep it
-            is_ready, self._is_over, (waited, *self._counted) = self._group.agree(
-                is_ready=is_ready, wants_end=self._wants_end(), counts=[waited, *self._feeder.counts()]
+            mine = [waited, float(self._is_held_too_old()), self._num_dropped, *self._feeder.counts()]
+            is_ready, self._is_over, (waited, num_old, num_dropped, *self._counted) = self._group.agree(
+                is_ready=is_ready, wants_end=self._wants_end(), counts=mine
             )
+            self._counted[-1] += num_dropped
             waited /= self._group.size
         self._monitor.add_wait(waited)
         if not is_ready or self._is_over:
             return None
         batch, self._held = self._held, None
+        if num_old:  # all drop theirs: one that dropped alone would wait for chunks that the others have no room for
+            self._num_dropped += batch.weights_version.shape[0]
+            return None
         return batch
+
+    def _is_held_too_old(self) -> bool:
+        """Returns whether the lag of a fresh chunk of the batch at hand is beyond `learner.max_lag`."""
+        max_lag = self._config.learner.max_lag
+        if self._held is None or max_lag is None:
+            return False
+        fresh = self._held.weights_version.numpy()[~self._held.is_replayed.numpy()]
+        return self._learner.num_updates - fresh.min() > max_lag
 
     # --- the loop ---
 
@@ -231,7 +245,7 @@ class LearnerNode:
             num_prefetched=config.num_prefetched_batches,
             device=self._device,
             num_updates=lambda: self._learner.num_updates,
-            max_lag=config.learner.max_lag,
+            max_lag=None if self._group else config.learner.max_lag,
             record=Recorder(self._run.folder / "chunks", config.record_chunks) if is_recorded else None,
             **sizes,
         )
