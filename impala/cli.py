@@ -51,7 +51,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--episodes", metavar="N", type=_positive, default=30, help="of each task; 30 if not given")
     one.add_argument("--greedy", action="store_true", help="the likeliest action instead of a sampled one")
-    one.add_argument("--best", action="store_true", help="the evaluator's best, scored anew: that was luck, too")
+    one.add_argument("--best", action="store_true", help="the weights that the evaluator found best, not the newest")
     one.add_argument("--video", action="store_true", help="films an episode of each task")
 
     one = add(export, "RUN [--output DIR]")
