@@ -9,7 +9,8 @@ import tensorflow as tf
 def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) -> tf.Tensor:
     """Computes y_t = x_t + decay_t · y_{t+1} backwards in time, from y_T = `initial`.
 
-    n-step returns, λ-returns, GAE, V-trace, Retrace and their relatives are choices of the two sequences.
+    n-step returns, λ-returns, GAE, V-trace, Retrace and their relatives are choices of the two sequences. A decay of 0
+    keeps everything behind it out, even what is not finite.
 
     Args:
       x_t: [T, B].
@@ -22,9 +23,13 @@ def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) ->
     """
     length = x_t.shape[0]
     if length is None:
-        return tf.scan(lambda y, xd: xd[0] + xd[1] * y, (x_t, decay_t), initializer=initial, reverse=True)
+        return tf.scan(lambda y, xd: _step(*xd, y), (x_t, decay_t), initializer=initial, reverse=True)
     y, ys = initial, []
     for x, decay in zip(reversed(tf.unstack(x_t, length)), reversed(tf.unstack(decay_t, length))):
-        y = x + decay * y
+        y = _step(x, decay, y)
         ys.append(y)
     return tf.stack(ys[::-1])
+
+
+def _step(x: tf.Tensor, decay: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return x + tf.math.multiply_no_nan(y, decay)

@@ -12,7 +12,7 @@ import math
 
 import tensorflow as tf
 
-from impala.corrections.q_targets import QTargets, expected, taken
+from impala.corrections.q_targets import QTargets, checked, expected, taken
 from impala.corrections.retrace import retrace
 from impala.corrections.targets import clipped_exp
 
@@ -23,11 +23,13 @@ def acer(
     """Returns Retrace(1) targets and ACER's policy weights; arguments as in `q_targets`, and c as `truncation`."""
     if not truncation >= 0.0:
         raise ValueError(f"truncation={truncation} is negative; expected 0 or more")
+    q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t = checked(
+        q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t
+    )
     target_tm1 = retrace(
         q_tm1=q_tm1, q_t=q_t, a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, mask_t=mask_t,
         log_pi_tm1=log_pi_tm1, log_pi_t=log_pi_t, log_mu_tm1=log_mu_tm1,
     ).target_tm1  # fmt: skip
-    mask_t = tf.ones_like(r_t) if mask_t is None else tf.cast(mask_t, q_tm1.dtype)
     v_tm1 = expected(q_tm1, log_pi_tm1)
     log_rho_tm1 = taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)
     sampled_tm1 = clipped_exp(log_rho_tm1, truncation) * (target_tm1 - v_tm1)  # [T, B]

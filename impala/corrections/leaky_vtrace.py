@@ -25,12 +25,12 @@ def leaky_vtrace(
         raise ValueError(f"alpha_rho={alpha_rho} > alpha_c={alpha_c} may expand; lower it, or allow_expansion")
     v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t = checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t)
 
-    def leaky(alpha: float, clip: float):
-        clipped = clipped_exp(log_rho_tm1, clip)
+    def leaky(alpha: float, clip: float, name: str):
+        clipped = clipped_exp(log_rho_tm1, clip, name)
         return clipped if alpha == 1.0 else alpha * clipped + (1.0 - alpha) * clipped_exp(log_rho_tm1, math.inf)
 
     return weighted_td_targets(
         v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1, mask_t=mask_t,
-        rho_tm1=leaky(alpha_rho, clip_rho), c_tm1=lambda_ * leaky(alpha_c, clip_c),
-        pg_weight_tm1=leaky(alpha_rho, clip_pg),
+        rho_tm1=leaky(alpha_rho, clip_rho, "clip_rho"), c_tm1=lambda_ * leaky(alpha_c, clip_c, "clip_c"),
+        pg_weight_tm1=leaky(alpha_rho, clip_pg, "clip_pg"),
     )  # fmt: skip

@@ -38,13 +38,11 @@ def q_targets(
       `QTargets` without gradient; NaN where an input is not finite.
 
     Raises:
-      ValueError: naming the argument whose shape is not as above.
+      ValueError: naming the argument whose shape or dtype is not as above.
     """
-    check_shapes(
-        q_tm1, q_t=q_t, log_pi_tm1=log_pi_tm1, log_pi_t=log_pi_t, log_mu_tm1=log_mu_tm1, a_tm1=a_tm1, r_t=r_t,
-        discount_t=discount_t, mask_t=r_t if mask_t is None else mask_t,
-    )  # fmt: skip
-    mask_t = tf.ones_like(r_t) if mask_t is None else tf.cast(mask_t, q_tm1.dtype)
+    q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t = checked(
+        q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t
+    )
     qa_tm1 = taken(q_tm1, a_tm1)
     v_tm1, v_t = expected(q_tm1, log_pi_tm1), expected(q_t, log_pi_t)
     log_rho_tm1 = taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)
@@ -52,7 +50,8 @@ def q_targets(
     next_c_tm1 = tf.concat([c_tm1[1:], tf.zeros_like(c_tm1[:1])], axis=0)
     correction_tm1 = returns.discounted_sum(  # G_s − Q(x_s, a_s)
         x_t=mask_t * (r_t + discount_t * v_t - qa_tm1),
-        decay_t=mask_t * discount_t * next_c_tm1,
+        # Behind a termination not even an overflow of the next episode's ratio counts.
+        decay_t=tf.math.multiply_no_nan(next_c_tm1, mask_t * discount_t),
         initial=tf.zeros_like(qa_tm1[0]),
     )
     target_tm1 = tf.stop_gradient(qa_tm1 + correction_tm1 + poison(log_pi_tm1, log_pi_t, log_mu_tm1))
@@ -68,15 +67,31 @@ def poison(*log_probabilities) -> tf.Tensor:
     return tf.where(finite_tm1, zero, tf.constant(math.nan, zero.dtype))
 
 
-def check_shapes(q_tm1, **arguments) -> None:
-    """Raises ValueError naming the argument that is not [T, B, A] or [T, B] as `q_tm1` says."""
-    shape = tf.TensorShape(q_tm1.shape)
-    if shape.rank != 3:
-        raise ValueError(f"q_tm1 has shape {tuple(shape)}; expected [T, B, A]")
-    for name, x in arguments.items():
-        expected_shape = shape if name.startswith(("q_", "log_")) else shape[:2]
-        if not expected_shape.is_compatible_with(x.shape):
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {tuple(expected_shape)}")
+def checked(q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t) -> list[tf.Tensor]:
+    """Returns the nine arguments of a Q-based scheme as tensors that agree; a mask of None as ones.
+
+    Where masked μ is π: the action across a reset is arbitrary, and not even an overflow of its ratio may count.
+    """
+    q_tm1 = tf.convert_to_tensor(q_tm1)
+    if q_tm1.shape.rank != 3:
+        raise ValueError(f"q_tm1 has shape {tuple(q_tm1.shape)}; expected [T, B, A]")
+    tensors = {name: tf.convert_to_tensor(x) for name, x in (
+        ("q_t", q_t), ("a_tm1", a_tm1), ("r_t", r_t), ("discount_t", discount_t), ("log_pi_tm1", log_pi_tm1),
+        ("log_pi_t", log_pi_t), ("log_mu_tm1", log_mu_tm1),
+    )}  # fmt: skip
+    tensors["mask_t"] = tf.ones_like(q_tm1[..., 0]) if mask_t is None else tf.cast(mask_t, q_tm1.dtype)
+    for name, x in tensors.items():
+        shape = q_tm1.shape if name.startswith(("q_", "log_")) else q_tm1.shape[:2]
+        if not shape.is_compatible_with(x.shape):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {tuple(shape)}")
+        if name == "a_tm1" and not x.dtype.is_integer:
+            raise ValueError(f"a_tm1 is {x.dtype.name}; expected integers")
+        if name != "a_tm1" and x.dtype != q_tm1.dtype:
+            raise ValueError(f"{name} is {x.dtype.name}; expected {q_tm1.dtype.name}, the dtype of q_tm1")
+    log_mu_tm1, is_masked = tensors["log_mu_tm1"], tensors["mask_t"][..., None] == 0.0
+    is_arbitrary = is_masked & tf.math.is_finite(log_mu_tm1)
+    tensors["log_mu_tm1"] = tf.where(is_arbitrary, tensors["log_pi_tm1"], log_mu_tm1)
+    return [q_tm1, *tensors.values()]
 
 
 def taken(x_tm1, a_tm1) -> tf.Tensor:

@@ -66,7 +66,7 @@ def corrected_targets(
     poison_tm1 = tf.where(tf.math.is_finite(log_rho_tm1), tf.zeros_like(v_tm1), nan)  # clipping would hide infinities
     # v_{s+1} − V_{s+1}; across a mask the next row's correction is 0.
     next_correction_t = tf.concat([correction_tm1[1:], tf.zeros_like(correction_tm1[:1])], axis=0)
-    q_tm1 = r_t + discount_t * (v_t + pg_trace_tm1 * next_correction_t)
+    q_tm1 = r_t + discount_t * v_t + tf.math.multiply_no_nan(pg_trace_tm1 * next_correction_t, discount_t)
     targets = TracedTargets(
         tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1),
         tf.stop_gradient(mask_t * pg_weight_tm1 * (q_tm1 - v_tm1) + poison_tm1),

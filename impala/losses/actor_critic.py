@@ -129,7 +129,7 @@ def make_rows(outputs, batch, distribution: Distribution) -> Rows:
     """Returns what a network's outputs and a time-major `Chunk` say of every transition."""
     logits, value = outputs[:2]
     target_logits = getattr(outputs, "target_logits", None)
-    tf.debugging.assert_shapes([(batch.r_t, "TB"), (batch.logits_tm1, "TBA"), (value, "UB"), (logits, "UBA")])
+    _check_shapes(logits, value, target_logits, batch)
     pi_tm1 = distribution.normalise(logits[:-1])
     fresh = tf.zeros_like(value[0])  # [B]
     return Rows(
@@ -142,3 +142,23 @@ def make_rows(outputs, batch, distribution: Distribution) -> Rows:
         is_replayed=fresh if isinstance(batch.is_replayed, tuple) else tf.cast(batch.is_replayed, fresh.dtype),
         distribution=distribution,
     )
+
+
+def _check_shapes(logits, value, target_logits, batch) -> None:
+    """Raises ValueError naming what does not go with the rewards [T, B] and the logits [T+1, B, A]."""
+    rewards, num_parameters = tf.TensorShape(batch.r_t.shape), logits.shape[-1:]
+    if rewards.rank != 2:
+        raise ValueError(f"r_t has shape {tuple(rewards)}; expected [T, B], time-major")
+    length, width = rewards
+    observations = tf.TensorShape([None if length is None else length + 1, width])
+    for name, x, leading, rest in (
+        ("logits", logits, observations, num_parameters), ("value", value, observations, []),
+        ("target_logits", target_logits, observations, num_parameters), ("is_first", batch.is_first, observations, []),
+        ("discount_t", batch.discount_t, rewards, []), ("logits_tm1", batch.logits_tm1, rewards, num_parameters),
+        ("v_behaviour_tm1", batch.v_behaviour_tm1, rewards, []), ("a_tm1", batch.a_tm1, rewards, None),
+    ):  # fmt: skip
+        if x is None or isinstance(x, tuple):  # what this network or chunk does not have
+            continue
+        shape = x.shape[:2] if rest is None else x.shape
+        if not leading.concatenate(rest or []).is_compatible_with(shape):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {tuple(leading.concatenate(rest or []))}")

@@ -3,9 +3,10 @@
     targets and advantages: V-trace between π_target and μ
     maximise min(R A, clip(R, 1 − ε, 1 + ε) A),   R = min(μ / π_target, ρ_max) · π / μ = π / max(π_target, μ / ρ_max)
 
-π_target is a copy of π, renewed every so many updates. Limits: π_target = μ is PPO; where μ / π_target ≤ ρ_max the
-ratio is π / π_target. Ranges: ε > 0, ρ_max > 0. The paper's circular buffer, which uses every batch several times, is
-not part of it; `replay.fraction` comes nearest.
+π_target is a copy of π, renewed every so many updates. Fixed point of the value: V-trace's, with π_target for π.
+Limits: π_target = μ is PPO; where μ / π_target ≤ ρ_max the ratio is π / π_target. Ranges: ε > 0, ρ_max > 0. For λ < 1
+the paper's form, V-trace as GAE, is `pg_bootstrap: mixed`. The paper's circular buffer, which uses every batch
+several times, is not part of it; `replay.fraction` comes nearest.
 """
 
 import math

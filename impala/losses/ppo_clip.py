@@ -3,7 +3,8 @@
     maximise min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ρ = π/μ: the old policy is the one that acted
 
 No gradient where a better action is already likelier than 1 + ε, or a worse one rarer than 1 − ε, times what it was.
-Limits: on policy its gradient is the policy gradient; ε → ∞ is importance sampling without clips. Range: ε > 0.
+Targets and advantages are those of `td_lambda` (GAE). Fixed point of the value: V^μ. Limits: on policy its gradient
+is the policy gradient; ε → ∞ is importance sampling without clips. Range: ε > 0.
 """
 
 import tensorflow as tf

@@ -9,7 +9,7 @@ def metrics(
     """Returns scalars, means over all transitions unless they say otherwise.
 
     num_transitions: of fresh chunks only, since replay brings no new frames. num_rows: of all chunks.
-    entropy: of π, whatever the bonus is. advantage: its absolute value. log_rho_max: the largest.
+    entropy: of π, whatever the bonus is. advantage_std: the deviation. log_rho_max: the largest.
     rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, whether the scheme clips or not.
     effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
     the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
@@ -25,10 +25,12 @@ def metrics(
         return mean(tf.cast(condition, tf.float32))
 
     rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
+    advantage_mean = mean(targets.advantage_tm1)
     return {
         "entropy": mean(rows.distribution.entropy(rows.pi_tm1)),
         "value": mean(rows.v_tm1),
-        "advantage": mean(tf.abs(targets.advantage_tm1)),
+        "advantage_mean": advantage_mean,
+        "advantage_std": tf.sqrt(mean(tf.square(targets.advantage_tm1 - advantage_mean))),
         "log_rho_mean": mean(log_rho_tm1),
         "log_rho_max": tf.reduce_max(tf.where(valid_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
         "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),

@@ -12,7 +12,8 @@ CORRECTIONS, LOSSES = "tests/corrections", "tests/losses"
 
 # (file, what is there, what is put instead); the text must occur exactly once.
 MUTATIONS = [
-    ("returns.py", "y = x + decay * y", "y = x - decay * y"),
+    ("returns.py", "return x + tf", "return x - tf"),
+    ("returns.py", "tf.math.multiply_no_nan(y, decay)", "decay * y"),
     ("returns.py", "ys[::-1]", "ys"),
     ("corrections/targets.py", "x_t=mask_t * rho_tm1 * (r_t", "x_t=rho_tm1 * (r_t"),
     ("corrections/targets.py", "+ discount_t * v_t - v_tm1),", "+ discount_t * v_t + v_tm1),"),
@@ -21,8 +22,9 @@ MUTATIONS = [
     ("corrections/targets.py", "decay_t=mask_t * discount_t * c_tm1", "decay_t=mask_t * c_tm1"),
     ("corrections/targets.py", "initial=tf.zeros_like(v_tm1[0])", "initial=tf.ones_like(v_tm1[0])"),
     ("corrections/targets.py", "[correction_tm1[1:], tf.zeros_like(correction_tm1[:1])]", "[correction_tm1[:-1], tf.zeros_like(correction_tm1[:1])]"),
-    ("corrections/targets.py", "pg_trace_tm1 * next_correction_t", "next_correction_t"),
-    ("corrections/targets.py", "r_t + discount_t * (v_t + pg", "r_t + (v_t + pg"),
+    ("corrections/targets.py", "(pg_trace_tm1 * next_correction_t, discount_t)", "(next_correction_t, discount_t)"),
+    ("corrections/targets.py", "(pg_trace_tm1 * next_correction_t, discount_t)", "(pg_trace_tm1 * next_correction_t, 1.0)"),
+    ("corrections/targets.py", "r_t + discount_t * v_t + tf", "r_t + v_t + tf"),
     ("corrections/targets.py", "tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1)", "v_tm1 + correction_tm1 + poison_tm1"),
     ("corrections/targets.py", "tf.stop_gradient(v_tm1 + correction_tm1 + poison_tm1)", "tf.stop_gradient(v_tm1 + correction_tm1)"),
     ("corrections/targets.py", "tf.stop_gradient(mask_t * pg_weight_tm1", "tf.stop_gradient(pg_weight_tm1"),
@@ -49,9 +51,9 @@ MUTATIONS = [
     ("corrections/vtrace_unweighted_pg.py", "pg_weight_tm1=1.0", "pg_weight_tm1=clipped_exp(log_rho_tm1, clip_rho)"),
     ("corrections/vtrace_unweighted_pg.py", "pg_trace_tm1=lambda_", "pg_trace_tm1=1.0"),
     ("corrections/leaky_vtrace.py", "alpha * clipped + (1.0 - alpha)", "(1.0 - alpha) * clipped + alpha"),
-    ("corrections/leaky_vtrace.py", "rho_tm1=leaky(alpha_rho, clip_rho)", "rho_tm1=leaky(alpha_c, clip_rho)"),
-    ("corrections/leaky_vtrace.py", "leaky(alpha_c, clip_c)", "leaky(alpha_rho, clip_c)"),
-    ("corrections/leaky_vtrace.py", "pg_weight_tm1=leaky(alpha_rho, clip_pg)", "pg_weight_tm1=leaky(1.0, clip_pg)"),
+    ("corrections/leaky_vtrace.py", "rho_tm1=leaky(alpha_rho, clip_rho", "rho_tm1=leaky(alpha_c, clip_rho"),
+    ("corrections/leaky_vtrace.py", "leaky(alpha_c, clip_c", "leaky(alpha_rho, clip_c"),
+    ("corrections/leaky_vtrace.py", "pg_weight_tm1=leaky(alpha_rho, clip_pg", "pg_weight_tm1=leaky(1.0, clip_pg"),
     ("corrections/leaky_vtrace.py", "if alpha_rho > alpha_c", "if alpha_rho < alpha_c"),
     ("corrections/per_decision_is.py", "baseline_tm1 = rho_tm1 * v_tm1 if control_variate", "baseline_tm1 = rho_tm1 * v_tm1 if not control_variate"),
     ("corrections/per_decision_is.py", "decay_t=mask_t * discount_t * rho_tm1", "decay_t=mask_t * discount_t"),
@@ -73,7 +75,10 @@ MUTATIONS = [
     ("corrections/q_targets.py", "[c_tm1[1:], tf.zeros_like(c_tm1[:1])]", "[c_tm1[:-1], tf.zeros_like(c_tm1[:1])]"),
     ("corrections/q_targets.py", "discount_t * v_t - qa_tm1),", "discount_t * v_t + qa_tm1),"),
     ("corrections/q_targets.py", "x_t=mask_t * (r_t", "x_t=(r_t"),
-    ("corrections/q_targets.py", "decay_t=mask_t * discount_t * next", "decay_t=discount_t * next"),
+    ("corrections/q_targets.py", "(next_c_tm1, mask_t * discount_t)", "(next_c_tm1, discount_t)"),
+    ("corrections/q_targets.py", "tf.math.multiply_no_nan(next_c_tm1, mask_t * discount_t)", "mask_t * discount_t * next_c_tm1"),
+    ("corrections/q_targets.py", "tf.where(is_arbitrary, tensors", "tf.where(False, tensors"),
+    ("corrections/targets.py", "tf.where(is_arbitrary, tf", "tf.where(False, tf"),
     ("corrections/q_targets.py", "mask_t * tf.exp(log_rho_tm1) *", "mask_t *"),
     ("corrections/q_targets.py", "taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)", "taken(log_mu_tm1, a_tm1) - taken(log_pi_tm1, a_tm1)"),
     ("corrections/retrace.py", "clipped_exp(log_rho, 1.0)", "clipped_exp(log_rho, 2.0)"),
@@ -86,6 +91,9 @@ MUTATIONS = [
     ("corrections/acer.py", "left_over * (q_tm1 - v_tm1", "left_over * (v_tm1[..., None] * 0 + q_tm1 + v_tm1"),
     ("corrections/acer.py", "clipped_exp(log_rho_tm1, truncation)", "clipped_exp(log_rho_tm1, 1.0)"),
     ("corrections/acer.py", "axis=-1, keepdims=True) - delta", "axis=-1, keepdims=True) + delta"),
+    ("losses/__init__.py", '(impact, "vtrace", has', '(impact, "none", has'),
+    ("losses/__init__.py", '(laser, "vtrace")', '(laser, "td_lambda")'),
+    ("losses/__init__.py", '(epsilon_add, "none")', '(epsilon_add, "vtrace")'),
     ("losses/epsilon.py", "tf.exp(log_pi) + epsilon", "tf.exp(log_pi) + 2 * epsilon"),
     ("losses/epsilon.py", "tf.maximum(log_pi, tf.math.log(epsilon))", "tf.minimum(log_pi, tf.math.log(epsilon))"),
     ("losses/epsilon.py", "* safe_log(rows.pi_tm1), axis=-1)", "* rows.pi_tm1, axis=-1)"),
@@ -126,7 +134,7 @@ def tree(tmp_path_factory):
 
 def suite(tree, *folders):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *folders, "--ignore", f"{CORRECTIONS}/test_mutations.py"]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=250, check=False)
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.parametrize("name, old, new", MUTATIONS, ids=lambda text: text[:40])

@@ -244,12 +244,41 @@ def test_masked_rows_are_no_transitions(scheme):
     masked = x["mask_t"] == 0
     changed = {name: np.array(value) for name, value in x.items()}
     changed["r_t"][masked] = 7.0
-    changed["log_mu_tm1"][masked] = np.log(1 / 3)
+    changed["log_mu_tm1"][masked] = -1e3  # the ratio's exponential overflows
     for one, other in zip(scheme(**x), scheme(**changed)):
         np.testing.assert_allclose(one, other, atol=1e-12)
     q_a = np.take_along_axis(x["q_tm1"], x["a_tm1"][..., None], -1)[..., 0]
     np.testing.assert_allclose(scheme(**x).target_tm1.numpy()[masked], q_a[masked])
     assert not scheme(**x).policy_weight_tm1.numpy()[masked].any()
+
+
+@every_scheme
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), end=st.integers(0, 7))
+def test_nothing_before_a_termination_depends_on_what_follows(scheme, seed, end):
+    x = random_arguments(seed, with_mask=False)
+    x["discount_t"][end] = 0.0
+    changed = {name: np.array(value) for name, value in x.items()}
+    for name in ("r_t", "q_tm1"):
+        changed[name][end + 1 :] += 1.0
+    changed["q_t"][end:] += 1.0
+    changed["log_mu_tm1"][end + 1 :] = -1e3  # not even a ratio that overflows
+    for one, other in zip(scheme(**x), scheme(**changed)):
+        np.testing.assert_array_equal(one[: end + 1], other[: end + 1])
+
+
+@pytest.mark.parametrize("scheme, parameters", [
+    (corrections.retrace, {}), (corrections.tree_backup, {}), (corrections.q_lambda, dict(lambda_=0.1)),
+    (corrections.acer, dict(truncation=10.0)),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_ratios_leave_finite_targets(scheme, parameters, dtype):
+    x = random_arguments(0, dtype=dtype)
+    x["log_mu_tm1"] = np.where(x["log_mu_tm1"] > x["log_pi_tm1"], x["log_pi_tm1"] + 80, x["log_pi_tm1"] - 80).astype(dtype)
+    targets = scheme(**x, **parameters)
+    assert np.isfinite(targets.target_tm1).all()
+    if scheme is corrections.acer:  # the others' policy weight is the plain ratio
+        assert np.isfinite(targets.policy_weight_tm1).all()
 
 
 @every_scheme
@@ -264,11 +293,17 @@ def test_no_gradient_flows_out(scheme):
 
 
 @every_scheme
-def test_float32_matches_float64(scheme):
-    wide, narrow = random_arguments(1), random_arguments(1, dtype="float32")
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), spread=st.floats(0.0, 2.0))
+def test_float32_matches_float64(scheme, seed, spread):
+    narrow = random_arguments(seed, length=5, dtype="float32")
+    mu = spread * np.random.default_rng(seed).normal(size=narrow["log_mu_tm1"].shape)
+    mu = narrow["log_pi_tm1"] + np.clip(mu, -5, 5)  # a ratio of log ρ, not a distribution: only the arithmetic counts
+    narrow["log_mu_tm1"] = mu.astype("float32")
+    wide = {name: value if name == "a_tm1" else value.astype("float64") for name, value in narrow.items()}
     for one, other in zip(scheme(**wide), scheme(**narrow)):
         assert other.dtype == tf.float32
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(one).max()))
 
 
 @every_scheme
@@ -288,6 +323,16 @@ def test_what_is_not_finite_never_becomes_a_finite_target_in_silence(scheme, arg
 def test_shapes_that_do_not_agree_are_named(scheme, argument):
     with pytest.raises(ValueError, match=f"^{argument} has shape"):
         scheme(**random_arguments(0) | {argument: np.zeros((4, 1, 3) if argument[0] in "ql" else (4, 1), int if argument[0] == "a" else float)})
+
+
+@every_scheme
+def test_dtypes_that_do_not_agree_are_named(scheme):
+    with pytest.raises(ValueError, match="^r_t is float32; expected float64"):
+        scheme(**random_arguments(0) | dict(r_t=np.zeros((9, 4), "float32")))
+    with pytest.raises(ValueError, match="^a_tm1 is float64; expected integers"):
+        scheme(**random_arguments(0) | dict(a_tm1=np.zeros((9, 4))))
+    lists = {name: x.tolist() for name, x in random_arguments(0, dtype="float32").items()}
+    np.testing.assert_allclose(scheme(**lists).target_tm1, scheme(**random_arguments(0, dtype="float32")).target_tm1)
 
 
 @pytest.mark.parametrize("scheme, parameters, message", [

@@ -55,7 +55,7 @@ def test_k_learners_are_one(tmp_path, num_learners, mode):
         np.testing.assert_array_equal(result["metrics"], results[0]["metrics"])
     names = sorted(alone.update(group_worker.batch_of(0), 0.0).metrics)
     # Ratios and roots are means over learners, not over the whole batch, and a fraction of chunks is weighted with rows.
-    not_compared = ("effective_sample_size", "value_correction", "replayed_fraction")
+    not_compared = ("effective_sample_size", "advantage_std", "value_correction", "replayed_fraction")
     compared = [i for i, name in enumerate(names) if name not in not_compared]
     metrics, metrics_alone = (m[expected["applied"]][:, compared] for m in (results[0]["metrics"], expected["metrics"]))
     np.testing.assert_allclose(metrics, metrics_alone, rtol=1e-3, atol=1e-4)

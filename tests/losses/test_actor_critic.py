@@ -277,6 +277,8 @@ def test_telemetry_by_hand():
         rho_clipped_fraction=0.5, effective_sample_size=rho.mean() ** 2 / (rho**2).mean(), value=2.0,
         kl_mu_pi=0.5 * np.log(0.5 / 0.8) + 0.5 * np.log(0.5 / 0.2),
         entropy=-0.8 * np.log(0.8) - 0.2 * np.log(0.2),
+        # A_1 = 0.4 (0.99 · 9 − 3), which is v_1 − V_1 too; A_0 = 0.99 (3 + A_1) − 1
+        advantage_mean=(2.364 + 4.31036) / 2, advantage_std=(4.31036 - 2.364) / 2,
     )  # fmt: skip
     for name, value in expected.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
@@ -292,9 +294,19 @@ def test_reward_clippings():
     np.testing.assert_allclose(REWARD_CLIPPING["soft_asymmetric_code"](rewards), code, rtol=1e-6)
 
 
-def test_refuses_outputs_of_another_length():
+def test_shapes_that_do_not_agree_are_named():
     (logits, value), batch = make_case(0)
-    with pytest.raises(ValueError):
-        actor_critic(corrections.vtrace)((logits[:-1], value), batch)
-    with pytest.raises(ValueError):
-        actor_critic(corrections.vtrace)((logits, value), batch._replace(r_t=batch.r_t[:, :-1]))
+    loss = actor_critic(corrections.vtrace)
+    with pytest.raises(ValueError, match="^logits has shape"):
+        loss((logits[:-1], value), batch)
+    with pytest.raises(ValueError, match="^value has shape"):
+        loss((logits, value[:, :-1]), batch)
+    with pytest.raises(ValueError, match="^r_t has shape"):
+        loss((logits, value), batch._replace(r_t=batch.r_t[0]))
+    for name in ("discount_t", "is_first", "logits_tm1", "a_tm1"):
+        with pytest.raises(ValueError, match=f"^{name} has shape"):
+            loss((logits, value), batch._replace(**{name: getattr(batch, name)[:-1]}))
+    with pytest.raises(ValueError, match="^logits_tm1 has shape"):
+        loss((logits, value), batch._replace(logits_tm1=batch.logits_tm1[..., :-1]))
+    with pytest.raises(ValueError, match="^v_behaviour_tm1 has shape"):
+        loss((logits, value), batch._replace(v_behaviour_tm1=value))

@@ -45,6 +45,13 @@ def gradient_of_log_pi(terms, rows, advantage):
     return rows.log_taken(gradient).numpy(), is_clipped.numpy()
 
 
+def test_every_term_rests_on_the_targets_that_its_paper_has():
+    assert {word: term.correction for word, term in losses.POLICY_TERMS.items()} == {
+        "epsilon_add": "none", "epsilon_max": "none", "ppo_clip": "td_lambda",
+        "impact": "vtrace", "clear": "vtrace", "laser": "vtrace",
+    }  # fmt: skip
+
+
 # --- ε-correction
 
 
