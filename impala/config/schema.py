@@ -45,6 +45,13 @@ class Config(Model):
     log_period_seconds: Positive = 5.0
     record_chunks: Annotated[int, Field(ge=0)] = 0  # keeps the first so many chunks in the run folder
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults_of_the_program(cls, data):
+        if isinstance(data, dict) and data.get("program") == "ga3c" and isinstance(loss := data.get("loss", {}), dict):
+            return data | {"loss": {"correction": "epsilon_add"} | loss}
+        return data
+
     @model_validator(mode="after")
     def _check(self):
         batch_size, replay = self.learner.batch_size, self.replay
@@ -59,10 +66,11 @@ class Config(Model):
                 f"target_return={self.target_return}: a mean return over several tasks says little; expected null"
             )
         num_replayed = replay.fraction * batch_size
-        if abs(num_replayed - round(num_replayed)) > 1e-6:
+        is_whole = abs(num_replayed - round(num_replayed)) <= 1e-6
+        if not is_whole or not self.num_fresh or (replay.fraction and not self.num_replayed):
             raise ValueError(
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
-                "expected a whole number"
+                "expected a whole number that leaves room for fresh ones"
             )
         if self.program in ("seed", "ga3c"):
             self._check_one_place()

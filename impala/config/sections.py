@@ -16,10 +16,11 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Evolving = Literal["learning_rate", "entropy_cost"]
+Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Clip = Annotated[float, BeforeValidator(lambda v: float(v) if v == "inf" else v), Field(ge=0)]  # inf: unclipped
+_OrInfinity = BeforeValidator(lambda v: float(v) if v == "inf" else v)
+Clip = Annotated[float, _OrInfinity, Field(ge=0)]  # inf: unclipped
 _FromList = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
 Sizes = Annotated[tuple[Count, ...], _FromList]
 
@@ -100,7 +101,7 @@ class ReplayConfig(Model):
 class LossConfig(Model):
     """A scheme takes the parameters that it has; its file says which, and what they mean."""
 
-    correction: Correction = "vtrace"
+    correction: Correction = "vtrace"  # with program: ga3c epsilon_add
     clip_rho: Clip = 1.0  # ρ̄
     clip_c: Clip = 1.0  # c̄
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
@@ -116,7 +117,7 @@ class LossConfig(Model):
     target_period: Count = 10  # impact: updates between copies into the target network
     policy_cloning_cost: NonNegative = 0.01  # clear
     value_cloning_cost: NonNegative = 0.005  # clear
-    trust_threshold: Annotated[float, Field(gt=0)] = 0.1  # laser; infinity trusts everything
+    trust_threshold: Annotated[float, _OrInfinity, Field(gt=0)] = 0.1  # laser; inf trusts everything
     popart: bool = False  # values at a scale of each task's own: losses/popart.py
     popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, an update
     discount: Fraction = 0.99  # γ
@@ -198,6 +199,6 @@ class PopulationConfig(Model):
     burn_in_frames: Annotated[int, Field(ge=0)] = 20_000_000  # of a member, before it evolves
     period_episodes: Count = 5_000  # of a member, between its evolutions
     threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
-    parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost")
+    parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
     factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
     probability: Fraction = 1 / 3

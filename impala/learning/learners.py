@@ -18,7 +18,8 @@ class NonFiniteUpdates(RuntimeError):
 class Result(NamedTuple):
     """What one update did.
 
-    chunks: columns [B] on the chunks of all learners: `weights_version` that acted, `is_replayed`, `task`,
+    chunks: columns [B] on the chunks of all learners: `weights_version` that acted, the mean over steps, and
+    `oldest_version` of them, `is_replayed`, `task`,
     the valid `num_transitions`, and those that the loss adds.
     """
 
@@ -56,12 +57,15 @@ class Learner:
         self.num_traces = 0
         self._step = tf.function(self._step, jit_compile=jit_compile, autograph=False)
 
-    def update(self, batch: Chunk, learning_rate: float, **scheduled: float) -> Result:
+    def update(
+        self, batch: Chunk, learning_rate: float, *, epsilon: float | None = None, **scheduled: float
+    ) -> Result:  # fmt: skip
         """Applies one update; one whose loss or gradient norm is not finite changes nothing and is counted.
 
         Args:
           batch: time-major, [T, B, …].
           learning_rate: of this update.
+          epsilon: of the optimizer, from this update on; None leaves it as it is.
           scheduled: arguments of the loss that change in the course of training, e.g. `entropy_cost`.
 
         Raises:
@@ -69,6 +73,8 @@ class Learner:
           gradients.PeerLost: a learner of the group is gone; nothing was changed.
         """
         tensors = {name: _tensor(value) for name, value in scheduled.items()}
+        if epsilon is not None:
+            self.optimizer.epsilon.assign(epsilon)
         with naming_lost_peers() if self._group else contextlib.nullcontext():
             applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors)
         self.num_updates += 1
@@ -119,12 +125,13 @@ class Learner:
 
 
 def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
-    """Returns columns [B] that say what the chunks are; a version that changes from step to step is averaged."""
-    version = tf.cast(batch.weights_version, tf.float64)
+    """Returns columns [B] that say what the chunks are; of a version that changes from step to step mean and oldest."""
+    version = oldest = tf.cast(batch.weights_version, tf.float64)
     if version.shape.rank == 2:
-        version = tf.reduce_mean(version, axis=0)
+        version, oldest = tf.reduce_mean(version, axis=0), tf.reduce_min(version, axis=0)
     return dict(
         weights_version=version,
+        oldest_version=oldest,
         is_replayed=tf.zeros_like(version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
         task=batch.origin[:, Origin._fields.index("task")],
         num_transitions=tf.reduce_sum(1.0 - tf.cast(batch.is_first[1:], tf.float32), axis=0),

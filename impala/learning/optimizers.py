@@ -16,10 +16,10 @@ class RMSPropTF1(LegacyOptimizer):
     the root.
     """
 
-    def __init__(self, learning_rate, *, decay: float = 0.99, momentum: float = 0.0, epsilon: float = 0.01):
+    def __init__(self, learning_rate, *, decay: float = 0.99, momentum: float = 0.0):
         super().__init__("rmsprop_tf1")
         self._set_hyper("learning_rate", learning_rate)
-        self._decay_rate, self._momentum, self._epsilon = decay, momentum, epsilon
+        self._decay_rate, self._momentum, self.epsilon = decay, momentum, 0.01
 
     def _create_slots(self, var_list):
         for variable in var_list:
@@ -34,7 +34,7 @@ class RMSPropTF1(LegacyOptimizer):
             lr=self._get_hyper("learning_rate", var.dtype.base_dtype),
             rho=self._decay_rate,
             momentum=self._momentum,
-            epsilon=self._epsilon,
+            epsilon=tf.cast(self.epsilon, var.dtype.base_dtype),
             grad=grad,
             use_locking=False,
         )
@@ -49,16 +49,17 @@ def make(
 ) -> LegacyOptimizer:  # fmt: skip
     """Makes the optimizer called `name` ("adam" or "rmsprop") for `variables`; its learning rate starts at 0.
 
-    Assign `optimizer.learning_rate` before each step.
+    Assign `optimizer.learning_rate` before each step; `optimizer.epsilon` is a variable too.
     """
     if name == "adam":
-        optimizer = tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1, epsilon=epsilon)
+        optimizer = tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1)
     elif name == "rmsprop":
-        optimizer = RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum, epsilon=epsilon)
+        optimizer = RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum)
     else:
         raise ValueError(f"learner.optimizer: {name!r} is unknown; expected adam or rmsprop")
     # Slots must exist before a step that may be skipped, and before a checkpoint is restored into them.
     with tf.name_scope(optimizer._name), tf.init_scope():
+        optimizer.epsilon = tf.Variable(epsilon, trainable=False, dtype=tf.float32)  # in no checkpoint
         _ = optimizer.iterations
         optimizer._create_hypers()
         optimizer._create_slots(list(variables))

@@ -74,7 +74,7 @@ class Dashboard:
         return (
             f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  "
             f"{_number(row['frames_per_second'], 0)} frames/s  updates {row['updates']:,}  "
-            f"lag {_number(row['lag_mean'])}/{_number(row['lag_p95'])}/{_number(row['lag_max'], 0)}  "
+            f"lag {_lag(row)}  "
             f"return {_number(row['return_mean'])} ({row['episodes']} episodes)  entropy {_number(row['entropy'], 2)}  "
             f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
             + "".join(f"  {n}: {_number(member['fitness'], 2)}" for n, member in enumerate(row.get("members", ())))
@@ -99,6 +99,12 @@ class Dashboard:
         members = [Text(), _members(row["members"])] if row.get("members") else []
         body = Group(progress, Text(), grid, *tasks, *members, Text(), says)
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
+
+
+def _lag(row: dict[str, Any], between: str = "/") -> str:
+    """Mean, 95th percentile and maximum, and what is asked of them."""
+    lag = between.join([_number(row["lag_mean"]), _number(row["lag_p95"]), _number(row["lag_max"], 0)])
+    return lag + (f" of {row['max_lag']}, {row['dropped_chunks']:,} chunks dropped" if row.get("max_lag") else "")
 
 
 def _tasks(tasks: list[dict[str, Any]]) -> Table:
@@ -137,8 +143,7 @@ def _columns(row: dict[str, Any]):
         ("episodes", f"{row['episodes']:,}"),
         (
             "policy lag mean/p95/max",
-            f"{_number(row['lag_mean'])} / {_number(row['lag_p95'])} / {_number(row['lag_max'], 0)}"
-            + (f" of {row['max_lag']}, {row['dropped_chunks']:,} chunks dropped" if row.get("max_lag") else ""),
+            _lag(row, " / "),
         ),
         ("queue fill", percent("queue_fill")),
         ("learner waits", percent("learner_wait_fraction")),

@@ -17,14 +17,15 @@ from impala.monitoring.tasks import SUMMARY_COLUMNS, TaskLog, summary_columns
 from impala.types import Episode
 
 LOSS_COLUMNS = (
-    "loss", "policy_loss", "value_loss", "entropy", "value", "advantage", "log_rho_mean", "log_rho_max",
-    "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
+    "loss", "policy_loss", "value_loss", "entropy", "value", "advantage_mean", "advantage_std", "log_rho_mean",
+    "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
     "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )  # fmt: skip
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
-    "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "learner_wait_fraction",
+    "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "epsilon",
+    "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
     "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "rss_mb",
@@ -48,20 +49,20 @@ def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> 
     return "table-bound" if learner_waits and actors_wait else "balanced"
 
 
-def lag_columns(fresh: np.ndarray, replayed: np.ndarray) -> dict[str, Any]:
-    """Returns the columns `LAG_COLUMNS` from the policy lags of fresh and of replayed chunks.
+def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) -> dict[str, Any]:
+    """Returns the columns `LAG_COLUMNS` from the policy lags of chunks: their means over steps, and their largest.
 
     lag_histogram: "0:3 1:5 2:9 4:1", the fresh chunks in bins that begin at 0, 1, 2, 4, 8, …
     """
     row: dict[str, Any] = dict.fromkeys(LAG_COLUMNS)
+    fresh, replayed = lags[~is_replayed], lags[is_replayed]
     if len(fresh):
-        row |= dict(
-            lag_mean=float(np.mean(fresh)), lag_p95=float(np.percentile(fresh, 95)), lag_max=float(np.max(fresh))
-        )
+        row |= dict(lag_mean=float(np.mean(fresh)), lag_p95=float(np.percentile(fresh, 95)))
+        row["lag_max"] = float(np.max(largest[~is_replayed]))
         first = np.where(fresh > 0, 2 ** np.floor(np.log2(np.maximum(fresh, 1))), 0).astype(int)
         row["lag_histogram"] = " ".join(f"{bin_}:{count}" for bin_, count in zip(*np.unique(first, return_counts=True)))
     if len(replayed):
-        row |= dict(replay_lag_mean=float(np.mean(replayed)), replay_lag_max=float(np.max(replayed)))
+        row |= dict(replay_lag_mean=float(np.mean(replayed)), replay_lag_max=float(np.max(largest[is_replayed])))
     return row
 
 
@@ -138,6 +139,7 @@ class Monitor:
         self._frames_at_start, self._updates_at_start = self.frames, self.updates
         self._losses: list[dict] = []
         self._lags: list[np.ndarray] = []
+        self._largest_lags: list[np.ndarray] = []
         self._is_replayed: list[np.ndarray] = []
         self._actor_shares: list[dict] = []
         self._waited = 0.0
@@ -189,6 +191,7 @@ class Monitor:
             self.updates = updates
             self._losses.append(metrics)
             self._lags.append(updates - 1 - chunks["weights_version"])
+            self._largest_lags.append(updates - 1 - chunks["oldest_version"])
             self._is_replayed.append(chunks["is_replayed"] > 0)
             self._tasks.add_update(chunks)
 
@@ -248,6 +251,7 @@ class Monitor:
     def _row(self, memory, lags):
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
         is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
+        largest = np.concatenate(self._largest_lags) if self._lags else lags
         losses = {
             name: float((np.max if name.endswith("_max") else np.mean)([m[name] for m in self._losses]))
             if self._losses
@@ -261,7 +265,7 @@ class Monitor:
             for name in ("environment", "inference", "table", "blocked")
         }
         frames_per_second = (self.frames - self._frames_at_start) / elapsed
-        return losses | shares | lag_columns(lags[~is_replayed], lags[is_replayed]) | {
+        return losses | shares | lag_columns(lags, largest, is_replayed) | {
             "frames": self.frames,
             "agent_steps": self.frames // self._frames_per_step,
             "updates": self.updates,

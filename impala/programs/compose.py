@@ -240,6 +240,7 @@ def make_schedules(config: Config, total_frames: int | None = None) -> Callable[
     schedules = {
         "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
         "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
+        "epsilon": SCHEDULES["constant"](learner.epsilon, total),
     }
     return lambda frames: {name: schedule(frames) for name, schedule in schedules.items()}
 

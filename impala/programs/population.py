@@ -10,7 +10,8 @@ Members meet in their checkpoints, which hold their fitness too: nobody waits fo
 on where it was.
 
 Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). A
-hyper-parameter is a factor on what the configuration and its schedule say. The paper also evolves RMSProp's ε.
+hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on what the configuration and its schedule
+say.
 """
 
 import logging

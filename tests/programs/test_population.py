@@ -2,13 +2,16 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from impala import config as config_lib
-from impala.learning import checkpoints
+from impala import lockstep
+from impala.learning import checkpoints, weights
 from impala.monitoring.logs import read_csv
+from impala.programs.learner_node import LearnerNode
 from impala.programs.population import Member
 from tests.programs import running
 
@@ -51,7 +54,7 @@ def test_it_evolves_after_its_childhood_and_then_once_a_period(folder):
 )
 def test_it_copies_who_is_fitter_by_more_than_the_threshold(folder, mine, theirs, is_copied):
     for other in (1, 2):
-        publish(folder, other, theirs, dict(learning_rate=3.0, entropy_cost=5.0))
+        publish(folder, other, theirs, dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0))
     member, copied = Member(build(population__probability=0.0), 0, folder, {}), []
 
     def copy(other):
@@ -60,15 +63,15 @@ def test_it_copies_who_is_fitter_by_more_than_the_threshold(folder, mine, theirs
 
     member.evolve(row(), mine, copy)
     assert bool(copied) == is_copied
-    assert member.factors == (dict(learning_rate=3.0, entropy_cost=5.0) if is_copied else dict(learning_rate=1.0, entropy_cost=1.0))
+    assert member.factors == (dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0) if is_copied else dict(learning_rate=1.0, entropy_cost=1.0, epsilon=1.0))
     assert set(copied) <= {folder / "member_1" / "checkpoints", folder / "member_2" / "checkpoints"}
     (written,) = read_csv(folder / "member_0" / "population.csv")
     assert int(written["is_copied"]) == is_copied and written["other"] in "12"
 
 
 def test_whoever_cannot_be_copied_is_left(folder, caplog):
-    publish(folder, 1, 9.0, dict(learning_rate=3.0, entropy_cost=5.0))
-    publish(folder, 2, 9.0, dict(learning_rate=3.0, entropy_cost=5.0))
+    publish(folder, 1, 9.0, dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0))
+    publish(folder, 2, 9.0, dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0))
 
     def copy(other):
         raise OSError("gone")
@@ -82,7 +85,7 @@ def test_whoever_cannot_be_copied_is_left(folder, caplog):
 def test_each_parameter_moves_by_the_factor_with_the_probability(folder):
     """Of 3,000 draws a third moves, half of them up: five standard deviations."""
     moves = []
-    for seed in range(1_500):
+    for seed in range(1_000):
         member = Member(build(seed=seed), 0, folder, {})
         member._log.write = lambda row: None
         member.evolve(row(), 0.5, lambda other: None)
@@ -110,10 +113,41 @@ def test_factors_scale_what_the_schedules_say_and_survive_a_resume(folder):
     state = json.loads(json.dumps(member.state(0.5)))
     resumed = Member(build(), 0, folder, state | {"updates": 7})
     assert resumed.factors == member.factors and not resumed.is_due(frames=10**9, episodes=9_999)
-    scaled = resumed.scaled(dict(learning_rate=1e-3, entropy_cost=0.01))
-    assert scaled == {name: value * member.factors[name] for name, value in dict(learning_rate=1e-3, entropy_cost=0.01).items()}
+    scaled = resumed.scaled(dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1))
+    assert scaled == {name: value * member.factors[name] for name, value in dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1).items()}
     fixed = Member(build(population__parameters=["entropy_cost"]), 0, folder, {})
     assert list(fixed.factors) == ["entropy_cost"]
+
+
+def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path):
+    def trained(seed, num_updates):
+        run = lockstep.Lockstep(build(population__size=1, learner__batch_size=4, seed=seed))
+        for _, _ in zip(range(num_updates), run.updates()):
+            pass
+        return run
+
+    fit, other = trained(1, 5), trained(2, 3)
+    factors = dict(learning_rate=1.2, entropy_cost=1 / 1.2, epsilon=1.0)
+    saved = checkpoints.Checkpoints(tmp_path, network=fit.network, optimizer=fit.learner.optimizer)
+    saved.save(5, dict(frames=9, population=dict(fitness=1.0, factors=factors)))
+    publisher = weights.Publisher(other.learner.weights)
+    before = publisher.get(-1)[0]
+    node = SimpleNamespace(_learner=other.learner, _publisher=publisher)
+    state = LearnerNode._copy(node, tmp_path)
+    assert state["population"]["factors"] == factors
+    of_both = [
+        [*run.network.variables, *run.learner.optimizer.variables()] for run in (fit, other)
+    ]  # fmt: skip
+    assert any(np.any(variable.numpy()) for variable in fit.learner.optimizer.variables()[1:]), "slots that say something"
+    for one, two in zip(*of_both, strict=True):
+        np.testing.assert_array_equal(one, two)
+    other.learner.num_updates += 1  # as the next update does
+    with publisher.updating():
+        pass
+    version, arrays = publisher.get(before)
+    assert version == before + 1
+    for variable, array in zip(fit.network.trainable_variables, arrays, strict=True):
+        np.testing.assert_array_equal(variable, array)
 
 
 def test_it_waits_for_the_others_last_frames(folder):
