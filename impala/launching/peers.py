@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import launchpad as lp
 from launchpad.nodes import base
 
+_GREETING = b"impala"
+
 
 class AddressHandle(base.Handle):
     """Becomes "host:port" in the node that it is handed to."""
@@ -54,7 +56,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 def _greet(address: tuple[str, int], index: int) -> bool:
     try:
         with socket.create_connection(address, timeout=0.5) as connection:
-            connection.sendall(index.to_bytes(4, "big"))
+            connection.sendall(_GREETING + index.to_bytes(4, "big"))
         return True
     except OSError:  # not there yet
         return False
@@ -66,6 +68,8 @@ def _hear(server: socket.socket) -> set[int]:
         connection, _ = server.accept()
         with connection:
             connection.settimeout(5.0)  # a greeting that is not heard out is never repeated
-            return {int.from_bytes(connection.recv(4), "big")}
+            said = connection.recv(len(_GREETING) + 4, socket.MSG_WAITALL)
+            is_whole = said.startswith(_GREETING) and len(said) == len(_GREETING) + 4
+            return {int.from_bytes(said[len(_GREETING) :], "big")} if is_whole else set()
     except OSError:
         return set()

@@ -1,11 +1,13 @@
 """How the learners of one agent find each other and begin with the same weights."""
 
+import contextlib
+import signal
 import sys
 import threading
 
 from impala.config import Config
 
-_START_SECONDS, _JOIN_SECONDS = 120, 60  # for all learners to meet, and then for TensorFlow to connect them
+_START_SECONDS, _JOIN_SECONDS = 90, 30  # for all learners to meet, and then for TensorFlow to connect them
 
 
 def join(config: Config, index: int, peers, stop: threading.Event):
@@ -20,21 +22,41 @@ def join(config: Config, index: int, peers, stop: threading.Event):
     from impala.launching.peers import meet
     from impala.learning import gradients
 
+    processes.check_port_is_free(int(peers[index].rpartition(":")[2]))
     try:
         if not meet(index, peers, seconds=_START_SECONDS, should_stop=stop.is_set):
             processes.finish()
     except TimeoutError as error:
         print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
         processes.finish(processes.EXIT_TRY_AGAIN)
+    # TensorFlow takes SIGTERM; one that comes meanwhile waits for our handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
-        group = gradients.Group(index, peers, is_mean=config.loss.reduction == "mean")
-    processes.restore_signals(stop)  # TensorFlow took SIGTERM
+        with _ending_with_peers():
+            group = gradients.Group(index, peers, is_mean=config.loss.reduction == "mean")
+    processes.restore_signals(stop)
     return group
+
+
+@contextlib.contextmanager
+def _ending_with_peers():
+    """Ends the process, to be tried again, where a learner is lost before the first update."""
+    import tensorflow as tf
+
+    from impala.launching import processes
+    from impala.learning.gradients import PeerLost
+
+    try:
+        yield
+    except (PeerLost, tf.errors.OpError) as error:
+        print(error, file=sys.stderr, flush=True)
+        processes.finish(processes.EXIT_TRY_AGAIN)
 
 
 def share(group, network, optimizer, state: dict) -> dict:
     """Gives all learners what the first one restored; returns the counters that go with it."""
     variables = [*network.variables, *optimizer.variables()]
-    updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
-    group.check_equal(variables)
+    with _ending_with_peers():
+        updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
+        group.check_equal(variables)
     return dict(updates=int(updates), frames=int(frames))

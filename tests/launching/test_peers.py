@@ -36,13 +36,18 @@ def test_those_who_are_missing_are_named():
                 future.result(timeout=10)
 
 
-def test_a_stranger_is_nobody():
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("words", [b"", b"\0\0\0\1", b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_stranger_is_nobody(index, words):
+    """Even where somebody listens at the other's address."""
     addresses = free_addresses(2)
-    with futures.ThreadPoolExecutor() as pool:
-        waiting = pool.submit(meet, 0, addresses, seconds=2, should_stop=never)
+    ports = [int(address.rpartition(":")[2]) for address in addresses]
+    with futures.ThreadPoolExecutor() as pool, socket.create_server(("", ports[1 - index])):
+        waiting = pool.submit(meet, index, addresses, seconds=1.5, should_stop=never)
         time.sleep(0.5)
-        socket.create_connection(("localhost", int(addresses[0].rpartition(":")[2]))).close()
-        with pytest.raises(TimeoutError):
+        with socket.create_connection(("localhost", ports[index])) as stranger:
+            stranger.sendall(words)
+        with pytest.raises(TimeoutError, match=f"no answer from {1 - index} at"):
             waiting.result(timeout=10)
 
 
