@@ -1,7 +1,8 @@
 """`impala train`: checks a configuration, launches its program on this machine and watches over it."""
 
 import contextlib
-import importlib
+import ctypes.util
+import importlib.util
 import os
 import time
 from pathlib import Path
@@ -70,7 +71,12 @@ def _watch(processes, interrupts, learners, config, name: str) -> int:
     from impala.monitoring import dashboard
 
     with dashboard.Dashboard(name, total_frames=config.total_frames) as screen:
-        said: list[bool] = []
+        said: set[str] = set()
+
+        def say_once(key: str, words: str):
+            if key not in said:
+                screen.say(words)
+                said.add(key)
 
         def on_tick():
             try:
@@ -78,14 +84,16 @@ def _watch(processes, interrupts, learners, config, name: str) -> int:
             except Exception:  # not started yet, or already gone: the supervisor knows
                 return
             row, disk_bound_mb = rows[0], len(rows) * rows[0].pop("disk_bound_mb")
+            full_replay_mb = row.pop("full_replay_mb")
             if all("fitness" in row for row in rows):
                 row["members"] = rows if len(rows) > 1 else []
-            if not said:
-                screen.say(
-                    f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
-                    "disk; TensorBoard's events and logs come on top"
-                )
-                said.append(True)
+            say_once(
+                "disk",
+                f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
+                "disk; TensorBoard's events and logs come on top",
+            )
+            if full_replay_mb:
+                say_once("replay", f"full, replay will bring the tables' memory to about {full_replay_mb:.0f} MB")
             screen.update(row)
 
         return local.supervise(processes, interrupts, on_tick, screen.say)
@@ -110,14 +118,16 @@ def _table_mb(config, spec) -> dict[str, float]:
     chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
     limits = [psutil.virtual_memory().total / 1e6]
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where there is none
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e6)
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
+        with contextlib.suppress(OSError, ValueError):  # "max" where there is none
+            limits.append(int(Path(path).read_text()) / 1e6)
+    budget = 0.8 * min(limits)  # learner, actors and system need some
     sizes = {"replay.queue_size": config.queue_size, "replay.size": config.replay.size * bool(config.replay.fraction)}
-    if sum(sizes.values()) * chunk_mb > min(limits):
+    if sum(sizes.values()) * chunk_mb > budget:
         key = max(sizes, key=sizes.get)
         raise config_lib.ConfigError([
             f"{key}={sizes[key]}: chunks of {chunk_mb:.3f} MB may take {sizes[key] * chunk_mb:,.0f} MB of "
-            f"{min(limits):,.0f}; expected at most {int(0.8 * min(limits) / chunk_mb)}"
+            f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(budget / chunk_mb)}"
         ])  # fmt: skip
     queue_mb, replay_mb = (size * chunk_mb for size in sizes.values())
     return dict(queue=queue_mb, replay=replay_mb)
@@ -138,9 +148,10 @@ def _check_learners(config: config_lib.Config, threads: bool) -> None:
 
 
 def _num_gpus() -> int:
-    """The number of GPUs that the learners may use, told without TensorFlow."""
+    """The number of GPUs that the learners may use, told without TensorFlow; 0 where it finds no CUDA libraries."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible in ("", "-1"):
+    has_cuda = importlib.util.find_spec("nvidia") or ctypes.util.find_library("cudart")  # of [gpu], or the system's
+    if visible in ("", "-1") or not has_cuda:
         return 0
     present = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return min(present, len(visible.split(","))) if visible else present

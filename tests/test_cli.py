@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from impala import cli
+from impala import cli, training
 from impala import config as config_lib
 from impala.launching import runs
 
@@ -46,7 +46,11 @@ def refused(capsys, *arguments):
          "environment.name: 'minatar:breakut' is unknown; expected atari:<game>, minatar:<game>, catch, river_swim or a gymnasium id; did you mean minatar:breakout?"),
         (["--replay.fraction", "1.0"], "replay.fraction: got 1.0; input should be less than 1"),
         (["--replay.fraction", "0.3"],
-         "replay.fraction=0.3 of learner.batch_size=8 is 2.4 chunks; expected a whole number"),
+         "replay.fraction=0.3 of learner.batch_size=8 is 2.4 chunks; expected a whole number that leaves room for fresh ones"),
+        (["--replay.fraction", "0.99999999"],
+         "replay.fraction=0.99999999 of learner.batch_size=8 is 8 chunks; expected a whole number that leaves room for fresh ones"),
+        (["--replay.fraction", "1e-9"],
+         "replay.fraction=1e-09 of learner.batch_size=8 is 8e-09 chunks; expected a whole number that leaves room for fresh ones"),
         (["--loss.correction", "leaky_vtrace", "--loss.alpha-rho", "0.9"],
          "loss: alpha_rho=0.9 > alpha_c=0.5; leaky V-trace may expand then; allow_expansion forces it"),
         (["--environment.name", "Blackjack-v1"], None),  # observations that are no box
@@ -76,6 +80,31 @@ def test_a_replay_larger_than_memory_is_refused(capsys, tmp_path):
     (line,) = refused(capsys, *CATCH, "--run", tmp_path / "run", *arguments)
     most = int(re.fullmatch(r"replay.size=10{9}: chunks of \S+ MB may take .* MB of .*; expected at most (\d+)", line)[1])
     assert 10**4 < most < 10**9 and not (tmp_path / "run").exists()
+    just_too_large = refused(capsys, *CATCH, "--run", tmp_path / "run", *arguments[:-1], int(1.01 * most))
+    assert len(just_too_large) == 1 and "80 % of this machine's memory" in just_too_large[0]
+
+
+@pytest.mark.parametrize("visible, found, expected", [
+    (None, True, 2), ("0", True, 1), ("", True, 0), ("-1", True, 0), ("0,1,2", True, 2), (None, False, 0),
+])  # fmt: skip
+def test_learners_are_counted_against_gpus_where_gpus_are_used(monkeypatch, capsys, tmp_path, visible, found, expected):
+    """Two device files; a machine without CUDA's libraries learns on its CPU, however many it has."""
+    import ctypes.util
+    import importlib.util
+
+    monkeypatch.setattr(training.Path, "glob", lambda path, pattern: iter(["/dev/nvidia0", "/dev/nvidia1"]))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libcudart.so" if found else None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert training._num_gpus() == expected
+    config = config_lib.load("configs/catch.yaml", {"learner.num_learners": 4})
+    if expected:
+        with pytest.raises(config_lib.ConfigError, match=f"num_learners=4: this machine shows {expected} GPUs"):
+            training._check_learners(config, threads=False)
+    else:
+        training._check_learners(config, threads=False)
 
 
 def test_all_errors_at_once(capsys):
@@ -135,6 +164,19 @@ def test_only_budget_logging_and_learning_rate_may_change_on_resume():
     assert runs.config_differences(old, config_lib.load("configs/catch.yaml", allowed)) == []
     changed = config_lib.load("configs/catch.yaml", {"learner.unroll_length": 5, "seed": 3})
     assert [line.split(":")[0] for line in runs.config_differences(old, changed)] == ["learner.unroll_length", "seed"]
+
+
+def test_the_first_five_differences_are_named(capsys, tmp_path):
+    folder = tmp_path / "run"
+    runs.RunFolder(folder, config_lib.load("configs/catch.yaml"), restart=False).close()
+    (folder / "checkpoints" / "0000000001").mkdir(parents=True)
+    keys = ["network.core_size", "network.core", "actor.num_lanes", "replay.queue_size", "learner.unroll_length",
+            "learner.batch_size", "loss.discount"]  # fmt: skip
+    values = [32, "lstm", 1, 64, 5, 4, 0.5]
+    options = [option for key, value in zip(keys, values) for option in (f"--{key}", value)]
+    lines = refused(capsys, *CATCH, "--run", folder, *options)
+    assert len(lines) == 5 and all("use another --run, or --restart" in line for line in lines)
+    assert {line.split(":")[0] for line in lines} < set(keys)
 
 
 @pytest.mark.parametrize(

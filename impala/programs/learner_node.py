@@ -35,6 +35,7 @@ class LearnerNode:
 
         from impala.learning import weights
         from impala.monitoring import metrics
+        from impala.replay.estimates import MemoryEstimate
 
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
         self._device = processes.learner_device(process)
@@ -64,6 +65,7 @@ class LearnerNode:
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
         self._counted: list[float] = [0, 0, 0]  # by all learners of a group, as `Feeder.counts`
         self._num_dropped = 0  # chunks, with a batch of the group
+        self._replay_memory = MemoryEstimate(config.replay.size) if config.num_replayed else None
 
     def _restore(self, network) -> dict:
         """Restores the newest sound checkpoint and returns its state."""
@@ -101,7 +103,8 @@ class LearnerNode:
         row = self._monitor.status()
         if row:
             row |= {"max_lag": self._config.learner.max_lag, "fitness": self._monitor.fitness()}
-        return row | {"disk_bound_mb": self._max_bytes() / 1e6}
+        replay_mb = self._replay_memory.full_mb if self._replay_memory else None
+        return row | {"disk_bound_mb": self._max_bytes() / 1e6, "full_replay_mb": replay_mb}
 
     def _max_bytes(self) -> int:
         """Returns an upper bound of what checkpoints and CSV files take; one more of each kind is being written."""
@@ -145,7 +148,7 @@ class LearnerNode:
             return None
         batch, self._held = self._held, None
         if num_old:  # all drop theirs: one that dropped alone would wait for chunks that the others have no room for
-            self._num_dropped += batch.weights_version.shape[0]
+            self._num_dropped += self._config.num_fresh // self._group.size
             return None
         return batch
 
@@ -253,17 +256,24 @@ class LearnerNode:
     def _queue_fill(self) -> float | None:
         from impala.replay import tables
 
+        info = self._table_info(tables.QUEUE)
+        return info and info.current_size / info.max_size
+
+    def _table_info(self, name: str):
         try:
-            info = self._table.server_info(timeout=2)[tables.QUEUE]
+            return self._table.server_info(timeout=2)[name]
         except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
             logging.warning("the table did not answer: %s", error)
             return None
-        return info.current_size / info.max_size
 
     def _log(self) -> None:
-        self._monitor.write_row(
+        from impala.replay import tables
+
+        row = self._monitor.write_row(
             scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=self._counts()
         )
+        if self._replay_memory and self._replay_memory.is_open and (info := self._table_info(tables.REPLAY)):
+            self._replay_memory.look(info.current_size, row["rss_table_mb"])
 
     def _counts(self) -> dict[str, float | None]:
         """Returns what was counted since the start, by all learners, columns of metrics.csv."""
