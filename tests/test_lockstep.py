@@ -1,5 +1,6 @@
 """The whole river at once: determinism, exact lag, exact counts, and learning."""
 
+import itertools
 import time
 import typing
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from impala import config as config_lib
 from impala import lockstep
 from impala.learning import learners
+from impala.programs import compose
 from impala.programs.compose import make_network
 from impala.types import Episode
 from tests.acting import scripted
@@ -162,6 +164,36 @@ def test_the_learning_rate_falls_with_the_frames():
         sizes.append(max(np.abs(a - b).max() for a, b in zip(before, after)))
         before = after
     assert max(sizes[-2:]) < 0.1 * max(sizes[:2]) and min(sizes) > 0
+
+
+def test_the_entropy_cost_falls_with_the_frames_too():
+    """And the loss takes what the schedule says: its parts add up with that cost, not with the configured one."""
+    config = small(total_frames=3_000, loss__entropy_cost=0.2, loss__entropy_cost_schedule="linear")
+    scheduled = compose.make_schedules(config)
+    costs = [scheduled(frames)["entropy_cost"] for frames in (0, 750, 3_000, 4_000)]
+    assert costs == pytest.approx([0.2, 0.15, 0.0, 0.0])
+    before = 0
+    for update in lockstep.Lockstep(config).updates():
+        m = update.metrics
+        bonus = 0.2 * (1 - before / 3_000) * m["entropy_bonus"]
+        expected = m["policy_loss"] + config.loss.baseline_cost * m["value_loss"] - bonus
+        assert m["loss"] == pytest.approx(m["num_transitions"] * expected, rel=1e-3, abs=1e-3)
+        before = update.frames
+
+
+def test_evaluations_have_seeds_of_their_own():
+    """No environment of an evaluation is one of training, whatever actor, lane or launch."""
+    trained, evaluated = set(), set()
+    for seed in range(20):
+        config = small(seed=seed)
+        for incarnation, actor, lane in itertools.product(range(3), range(4), range(2)):
+            first = compose.lane_seed(config, incarnation, actor, lane)
+            trained |= {*range(first, first + 32)}
+        for counts in ((), (0,), (7,), (7, 1)):
+            first = compose.evaluation_seed(config, *counts)
+            evaluated |= {*range(first, first + 16)}
+    assert len(evaluated) == 20 * 4 * 16, "each evaluation has its own"
+    assert not trained & evaluated
 
 
 def test_all_updates_are_one_trace():

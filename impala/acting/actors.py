@@ -34,10 +34,10 @@ class Actor:
         self.account = TimeAccount()
 
     def steps(self, seed: int) -> Iterator[list[Episode]]:
-        """Acts for ever; yields the episodes that ended since the last yield.
+        """Acts for ever; yields the episodes that ended since the last yield, T + 1 times an unroll.
 
-        Yields once before every unroll, before its weights are fetched, and once for each of its steps, while the
-        environments take it: T + 1 times an unroll.
+        Yields once before every unroll, before its weights are fetched, and once for each of its steps: while the
+        environments take it, or, where the policy decides elsewhere, while it does.
         """
         environment, policy, writer, account = self._environment, self._policy, self._writer, self.account
         origin = self._origin
@@ -56,8 +56,10 @@ class Actor:
             for _ in range(self._unroll_length):
                 with account.part("inference"):
                     decision = policy.decide()
-                environment.send(decision.action)
-                yield finished
+                with account.part("environment"):
+                    environment.send(decision.action)  # many take the whole step here
+                if not policy.decides_elsewhere:
+                    yield finished
                 with account.part("environment"):
                     step = environment.receive()
                 policy.observe(step)
@@ -65,6 +67,9 @@ class Actor:
                     writer.append(decision, step)
                 version = int(np.max(decision.version, initial=version))
                 action, finished = decision.action, scores.add(step, version)
+                if policy.decides_elsewhere:
+                    yield finished
+                    finished = []
 
 
 class Scores:

@@ -46,6 +46,7 @@ class Gatherer:
             raise ValueError(f"num_at_once={num_at_once}; expected 1 or more")
         self._num_at_once = num_at_once
         self._condition, self._computing = threading.Condition(), threading.Semaphore(num_at_once)
+        self._pausing = threading.Lock()  # two who took a part each would wait for ever
         self._open: _Batch | None = None
         self.log = BatchLog()
 
@@ -75,8 +76,9 @@ class Gatherer:
     @contextlib.contextmanager
     def paused(self):
         """Surrounds a change of the network's weights: no batch is computed meanwhile."""
-        for _ in range(self._num_at_once):
-            self._computing.acquire()
+        with self._pausing:
+            for _ in range(self._num_at_once):
+                self._computing.acquire()
         try:
             yield
         finally:
@@ -146,8 +148,8 @@ class Lanes:
     """Decides for the lanes of many clients and writes their unrolls; called from a thread for each request.
 
     Every request is answered once: a client that heard no answer asks again under the same number and gets the same
-    decision, and its step is not counted twice. Where a lane is not known, or its client lives anew, it begins as an
-    episode does, whatever the step says, and the unrolls of the old life are dropped and counted.
+    decision, and its step is not counted twice. Where a lane is not known, its client lives anew, or a decision failed,
+    it begins as an episode does, whatever the step says, and its unfinished unrolls are dropped and counted.
 
     Args:
       make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that they share.
@@ -176,24 +178,31 @@ class Lanes:
           number: of the request, one more than that of the lane's last.
 
         Raises:
-          Refused: the lane has another request under way, another number of environments, or is in a later life
-            already; or the step is not one of these environments, or not finite.
+          Refused: the lane has another request under way, other environments than before or those of another lane, or
+            is in a later life already; or the step is not one of these environments, or not finite.
         """
         self._check(lane, step)
-        kept = self._lane(lane, number, len(step.reward))
-        # A client whose line broke asks again while its first request is still under way: it gets the same decision.
-        if not kept.busy.acquire(blocking=number == kept.number):
-            raise Refused(f"{lane}: request {number} while {kept.number} is under way; expected one at a time")
+        with self._lock:
+            kept = self._lane(lane, number, len(step.reward))
+            # A client whose line broke asks again while its first request is under way: it gets the same decision.
+            is_repeated = number == kept.last_asked
+            if not is_repeated:
+                if not kept.busy.acquire(blocking=False):
+                    under_way = f"request {number} while {kept.last_asked} is under way"
+                    raise Refused(f"{lane}: {under_way}; expected one at a time")
+                kept.last_asked = number
+        if is_repeated:
+            kept.busy.acquire()
         try:
             if self._lanes.get(lane[:2]) is not kept:
-                raise Refused(f"{lane}: the request before failed, or a later life has begun")
+                raise Refused(f"{lane}: a later life of it has begun")
             decision, episodes = kept.step(number, step)
         except Refused:
             raise
         except BaseException:  # it is not known how far it came: the client's next request begins anew
             with self._lock:
                 if self._lanes.get(lane[:2]) is kept:
-                    self._drop(lane[:2])
+                    self.num_dropped_unrolls += kept.begin_anew()
             raise
         finally:
             kept.busy.release()
@@ -202,26 +211,28 @@ class Lanes:
         return decision
 
     def _lane(self, lane: LaneId, number: int, num_environments: int) -> "Lane":
-        with self._lock:
-            kept = self._lanes.get(lane[:2])
-            if kept is not None and lane.life < kept.life:
-                raise Refused(f"{lane}: life {kept.life} of it has begun; expected that or a later one")
-            if kept is not None and lane.life > kept.life:
-                kept = self._drop(lane[:2])
-            if kept is None:
-                policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
-                kept = Lane(lane, policy, writer, num_environments, number, self._unroll_length)
-                self._lanes[lane[:2]] = kept
+        kept = self._lanes.get(lane[:2])
+        if kept is not None and lane.life < kept.life:
+            raise Refused(f"{lane}: life {kept.life} of it has begun; expected that or a later one")
+        if kept is not None and lane.life == kept.life:
             if num_environments != kept.num_environments:
                 raise Refused(f"{lane}: {num_environments} environments; expected {kept.num_environments} as before")
-        return kept
+            return kept
+        environments = range(lane.first_environment, lane.first_environment + num_environments)
+        for key, other in list(self._lanes.items()):  # what the environments were to their client's last life
+            if key[0] == lane.actor and range(max(key[1], environments.start), min(other.end, environments.stop)):
+                if other.life >= lane.life:
+                    raise Refused(f"{lane}: environments {key[1]} to {other.end - 1} are another lane's")
+                self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
+        if kept is None and number > 0 and (number - 1) % self._unroll_length:  # of a server before this one
+            self.num_dropped_unrolls += num_environments
+        policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
+        self._lanes[lane[:2]] = Lane(lane, policy, writer, num_environments, number, self._unroll_length)
+        return self._lanes[lane[:2]]
 
     def _check(self, lane: LaneId, step: Step) -> None:
         fields, _ = decision_fields(self._spec, len(step.reward))
         check_fields(str(lane), Step._fields, step, fields, self._spec.name)
-
-    def _drop(self, key: tuple[int, int]) -> None:
-        self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
 
 
 class Lane:
@@ -239,27 +250,32 @@ class Lane:
         self, lane: LaneId, policy: Policy, writer: Writer, num_environments: int, number: int, unroll_length: int
     ):
         self.life, self.num_environments, self.busy = lane.life, num_environments, threading.Lock()
+        self.end = lane.first_environment + num_environments
+        self.last_asked = number - 1  # the number of the last request, be it under way or answered
         self._lane, self._policy, self._writer, self._unroll_length = lane, policy, writer, unroll_length
         self._scores = Scores(num_environments, lane.actor, lane.first_environment, lane.task)
-        self._expected, self._t = number, 0
+        self._is_partial = np.ones(num_environments, bool)  # the running episode began before the lane did
+        self._expected: int | None = number  # None: whatever comes next
+        self._t = 0
         self._decision: Decision | None = None
-
-    @property
-    def number(self) -> int:
-        """Of the last request taken, be it under way or answered."""
-        return self._expected - 1
 
     @property
     def num_unfinished_unrolls(self) -> int:
         return self.num_environments if self._t % self._unroll_length else 0
 
+    def begin_anew(self) -> int:
+        """Forgets what led here, as a new life does, but goes on numbering chunks; returns what it drops."""
+        num_dropped = self.num_unfinished_unrolls
+        self._expected, self._t, self._decision = None, 0, None
+        return num_dropped
+
     def step(self, number: int, step: Step) -> tuple[Decision, list[Episode]]:
         """See `Lanes.step`; returns the episodes that ended as well."""
-        if self._decision is not None and number == self._expected - 1:
+        if self._decision is not None and number + 1 == self._expected:
             return self._decision, []  # asked again
-        if number != self._expected:
+        if number != (number if self._expected is None else self._expected):
             raise Refused(f"{self._lane}: request {number}; expected {self._expected}")
-        self._expected += 1
+        self._expected = number + 1
         episodes = self.observe(step)
         return self.decide(), episodes
 
@@ -267,12 +283,15 @@ class Lane:
         """Takes a step, which may end an unroll and begin the next; returns the episodes that ended."""
         last, episodes = self._decision, []
         if last is None:  # whatever came before is not known here
+            self._is_partial = ~step.is_first
             step = step._replace(is_first=np.ones_like(step.is_first), reward=np.zeros_like(step.reward))
         self._policy.observe(step)
         if last is not None:
+            self._t += 1  # a full queue holds `append` back, after which nothing of the unroll can get lost
             self._writer.append(last, step)
-            self._t += 1
             episodes = self._scores.add(step, int(np.max(last.version, initial=0)))
+            is_partial, self._is_partial = self._is_partial, self._is_partial & ~step.is_last
+            episodes = [e for e in episodes if not is_partial[e.environment - self._lane.first_environment]]
         if self._t % self._unroll_length == 0:
             action = 0 if last is None else last.action  # a life begins as an episode: nothing led to it
             self._writer.start(self._policy.window, step, action, 0, self._policy.core_state)

@@ -27,7 +27,7 @@ Outputs = Callable[..., tuple[np.ndarray, ...]]
 class Policy:
     """Samples from a network's logits; remembers the k last frames of each of N environments.
 
-    To bring your own, write `observe`, `decide`, `window` and `core_state`.
+    To bring your own, write `observe`, `decide`, `window`, `core_state` and `decides_elsewhere`.
 
     Args:
       outputs: the network at one time; it runs in this process or behind an RPC.
@@ -38,6 +38,7 @@ class Policy:
     """
 
     core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
+    decides_elsewhere = False  # else `observe` asks, and the time until `decide` is another lane's
 
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False

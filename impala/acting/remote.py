@@ -1,5 +1,6 @@
 """What an actor has whose policy, or the network behind it, is in another process: see `acting.inference`."""
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +14,14 @@ from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
 _SLICE_SECONDS = 0.2
 
 
+_LIFE_BITS = 42  # milliseconds of 139 years
+
+
+def new_life(incarnation: int) -> int:
+    """Returns a number that rises with every start of a client, of this launch or of a later one."""
+    return (incarnation << _LIFE_BITS) + time.time_ns() // 1_000_000
+
+
 class LaneId(NamedTuple):
     """Names a lane, and which life of its client it is in: `life` rises whenever the client starts anew."""
 
@@ -20,6 +29,11 @@ class LaneId(NamedTuple):
     first_environment: int
     life: int
     task: int = 0
+
+    @property
+    def incarnation(self) -> int:
+        """The launch that the life began in."""
+        return self.life >> _LIFE_BITS
 
 
 class Stopped(Exception):
@@ -109,7 +123,7 @@ class Client:
       should_stop: asked while an answer is waited for; True raises `Stopped`.
     """
 
-    window, core_state = np.zeros(0), ()
+    window, core_state, decides_elsewhere = np.zeros(0), (), True
 
     def __init__(self, request: Callable[..., Pending], *, should_stop: Callable[[], bool] = lambda: False):
         self._request, self._should_stop = request, should_stop

@@ -72,7 +72,8 @@ def compare(config: config_lib.Config, other: config_lib.Config, report: Callabl
         rounds.append([_whole(config), _whole(other)])
         report(f"both programs run {number} of 2 times")
     ours, theirs = ({name: statistics.fmean(one[name] for one in runs) for name in runs[0]} for runs in zip(*rounds))
-    return {"this": ours, "against": theirs, "ratio": ours["train"] / theirs["train"]}
+    frames_per_step = compose.check(config).frames_per_step
+    return dict(this=ours, against=theirs, ratio=ours["train"] / theirs["train"], frames_per_step=frames_per_step)
 
 
 def _traffic(config: config_lib.Config) -> dict[str, float]:
@@ -115,10 +116,11 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
           f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
     if served := result.get("serving"):
         print(f"{'direct':13} {served['direct']:10,.0f} agent steps/s of the network alone in batches of "
-              f"{served['batch']:.0f}")  # fmt: skip
+              f"{served['direct_batch']}; {served['direct_at_once']:,.0f} from all the server's threads")  # fmt: skip
         for name in serving.TRANSPORTS:
             print(f"{name:13} {served[name]:10,.0f} agent steps/s decided for callers, "
-                  f"{100 * served[name] / served['direct']:.0f} % of it; a request takes "
+                  f"{100 * served[name] / served['direct']:.0f} % of it, in batches of "
+                  f"{served[name + '_batch']:.1f}; a request takes "
                   f"{1e3 * served[name + '_p50']:.1f} ms, p99 {1e3 * served[name + '_p99']:.1f} ms")  # fmt: skip
     parts = result["bytes_per_frame"]
     print(f"{sum(parts.values()):,.0f} bytes cross between processes for each emulator frame: "
@@ -128,7 +130,9 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
 
 
 def _print_comparison(result: dict, path: str, against: str) -> None:
+    frames = result["frames_per_step"]
     for name, row in ((path, result["this"]), (against, result["against"])):
-        print(f"{name}: {row['train']:,.0f} agent steps/s; {row['cpu_seconds_per_million_steps']:,.0f} CPU seconds "
-              f"per million of them; lag {row['lag_mean']:.1f} updates; {row['rss_mb']:,.0f} MB")  # fmt: skip
+        cpu_seconds = row["cpu_seconds_per_million_steps"] / frames
+        print(f"{name}: {frames * row['train']:,.0f} frames/s; {cpu_seconds:,.0f} CPU seconds per million of them; "
+              f"lag {row['lag_mean']:.1f} updates; {row['rss_mb']:,.0f} MB")  # fmt: skip
     print(f"{path} runs at {100 * result['ratio']:.0f} % of {against}")

@@ -17,8 +17,9 @@ TRANSPORTS = ("shared_memory", "rpc")
 def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]:
     """Returns agent steps/s that are decided directly and over each transport, and latencies in seconds.
 
-    direct, batch: the bare network, and the mean batch of the served ones; shared_memory, rpc: rates;
-    shared_memory_p50, …: of the time that a request takes.
+    direct, direct_at_once: the bare network in batches of `direct_batch`, the nearest to what shared memory made,
+    called by one thread and by as many as the server computes at once; shared_memory, rpc: rates; shared_memory_batch,
+    …: environments in a batch on average; shared_memory_p50, …: of the time that a request takes.
     """
     from impala.acting import policies
     from impala.bench import parts
@@ -32,14 +33,19 @@ def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]
     result = {}
     for transport in TRANSPORTS:
         result |= _served(config, spec, outputs, transport, seconds)
-    batch = max(1, round(result["batch"] / config.actor.num_lane_environments)) * config.actor.num_lane_environments
+    n = config.actor.num_lane_environments
+    batch = max(1, round(result["shared_memory_batch"] / n)) * n
     inputs = parts.random_inputs(spec, batch, config.network.core_state_shape)
 
     def infer():
         outputs(*inputs)
         return batch
 
-    return result | {"direct": parts.rate(infer, seconds)}
+    num_at_once = {"seed": config.inference.num_at_once, "ga3c": config.ga3c.num_predictors}[config.program]
+    with futures.ThreadPoolExecutor(num_at_once) as pool:
+        together = [pool.submit(parts.rate, infer, seconds) for _ in range(num_at_once)]
+        at_once = sum(rate.result() for rate in together)
+    return result | dict(direct=parts.rate(infer, seconds), direct_at_once=at_once, direct_batch=batch)
 
 
 def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, float]:
@@ -60,9 +66,9 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
         server = shared_memory.Server(address, lambda name, number, arrays: method(name, number, *arrays))
         stop = server.close
     context = multiprocessing.get_context("spawn")
-    over = context.Event()
+    begun, over = context.Event(), context.Event()
     count = config.actor.num_actors
-    with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=(over,)) as pool:
+    with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=(begun, over)) as pool:
         callers = [pool.submit(_ask, config, spec, transport, address, index) for index in range(count)]
         try:
             while log.num_environments < 20 * config.actor.num_environments:  # all are there, and traces are made
@@ -70,6 +76,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
                     failed[0].result()
                 time.sleep(0.05)
             log.columns()
+            begun.set()
             started, before = time.perf_counter(), log.num_environments
             time.sleep(seconds)
             rate = (log.num_environments - before) / (time.perf_counter() - started)
@@ -80,7 +87,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
     stop()
     close()
     percentiles = {f"{transport}_p{p}": float(np.percentile(latencies, p)) for p in (50, 99)}
-    return {transport: rate, "batch": batch} | percentiles
+    return {transport: rate, f"{transport}_batch": batch} | percentiles
 
 
 def _lanes(config, spec, outputs):
@@ -129,16 +136,16 @@ def _predictors(config, spec, outputs):
 
 # --- in the callers' processes
 
-_over = None
+_begun = _over = None
 
 
-def _keep(event) -> None:
-    global _over
-    _over = event
+def _keep(begun, over) -> None:
+    global _begun, _over
+    _begun, _over = begun, over
 
 
 def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
-    """Keeps a request of every lane under way until it is over; returns the seconds that each took."""
+    """Keeps a request of every lane under way until it is over; returns the seconds that each took since it began."""
     import functools
 
     from impala.acting import remote
@@ -170,6 +177,7 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
                 if _over.is_set():
                     return seconds
             pending.result()
-            seconds.append(time.perf_counter() - started)
+            if _begun.is_set():
+                seconds.append(time.perf_counter() - started)
             under_way[index] = time.perf_counter(), ask(number, *inputs)
     return seconds

@@ -45,7 +45,15 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
         train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
         lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
         actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
-    )  # fmt: skip
+    ) | _answers(rows)  # fmt: skip
+
+
+def _answers(rows: list[dict[str, str]]) -> dict[str, float]:
+    """Returns how long the slowest batch of a second took to be answered, where inference is central."""
+    seconds = [float(row["inference_seconds_max"]) for row in rows if row["inference_seconds_max"]]
+    if not seconds:
+        return {}
+    return dict(inference_seconds_max=max(seconds), inference_seconds_max_mean=statistics.fmean(seconds))
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:

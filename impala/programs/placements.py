@@ -65,7 +65,7 @@ def with_version(outputs, version: Callable[[], int]):
 class _InLane:
     """A `remote.Client` without a way between."""
 
-    window, core_state = np.zeros(0), ()
+    window, core_state, decides_elsewhere = np.zeros(0), (), True
 
     def __init__(self, lane):
         self._lane, self.decide = lane, lane.decide

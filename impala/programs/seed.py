@@ -12,7 +12,7 @@ of that step.
 
 Differences from the paper: a batch waits for others up to a time-out, where the published code waits for a full one for
 ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
-computed; the loss is IMPALA's, summed; no R2D2 agent.
+computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed; no R2D2 agent.
 """
 
 import functools
@@ -80,7 +80,7 @@ class CentralNode(LearnerNode):
         index = lane.first_environment // num_environments
         return make_policy(
             self._gatherer, self._spec, num_environments, core_state_shape=self._learner.network.core_state_shape,
-            seed=lane_seed(self._config, lane.life, lane.actor, index),
+            seed=lane_seed(self._config, lane.incarnation, lane.actor, index),
         )  # fmt: skip
 
     def _make_writer(self, lane, num_environments: int):
@@ -137,7 +137,8 @@ class StepperNode(RemoteActorNode):
     def _make_actor(self, environment, origin: Origin, seed: int):
         from impala.acting import actors, remote
 
-        name = remote.LaneId(origin.actor, origin.environment, origin.incarnation, origin.task)
+        life = remote.new_life(origin.incarnation)
+        name = remote.LaneId(origin.actor, origin.environment, life, origin.task)
         fields = functools.partial(remote.decision_fields, environment.spec, environment.num_environments)
         client = remote.Client(self._request(self._learner.futures.act, name, fields), should_stop=self._stop.is_set)
         return actors.Actor(

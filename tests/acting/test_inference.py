@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from impala.acting import actors, chunks, policies
-from impala.acting.inference import Gatherer, Lanes, Refused
-from impala.acting.remote import LaneId
-from impala.types import Chunk, Origin
+from impala.acting.inference import Gatherer, Lanes, Refused, compute_together
+from impala.acting.remote import Client, LaneId, NoWriter, new_life
+from impala.types import Chunk, Origin, Step
 from tests.acting import scripted
 
 T = 6
@@ -95,6 +95,33 @@ def test_the_next_batch_fills_while_one_is_computed():
         for future in [first, *others]:
             future.result(10)
     assert sizes == [4, 16]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_batch_of_many_requests_gives_what_each_alone_would_get(core):
+    """Of a real network, to 1e-6: who else asks changes nothing."""
+    from impala import networks
+    from impala.types import ArraySpec, Discrete, EnvironmentSpec
+
+    spec = EnvironmentSpec("frames", ArraySpec((84, 84), np.uint8), actions=Discrete(6), num_stacked=4)
+    network = networks.make(spec, torso="shallow", core=core, core_size=16, seed=1)
+    network._policy.kernel.assign(100.0 * network._policy.kernel)  # logits of about 1
+    outputs, random = policies.network_outputs(network), np.random.default_rng(0)
+
+    def request(n):
+        arrays = [random.integers(256, size=(4, n, 84, 84), dtype=np.uint8), random.random((1, n)) < 0.3]
+        if core == "lstm":
+            arrays += [random.integers(6, size=(1, n)).astype(np.int32), random.normal(size=(1, n)).astype(np.float32)]
+            arrays += [random.normal(size=(n, 2, 16)).astype(np.float32)]
+        return tuple(arrays)
+
+    requests = [request(n) for n in (1, 3, 2, 1)]
+    alone = [outputs(*one) for one in requests]
+    assert np.ptp(np.concatenate([logits for logits, *_ in alone])) > 0.1
+    for count in range(1, 5):
+        for ours, theirs in zip(compute_together(outputs, requests[:count]), alone):
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
 def test_two_batches_at_once_and_none_during_a_pause():
@@ -280,7 +307,12 @@ def test_after_a_restart_of_the_server_a_lane_goes_on_as_if_an_episode_began():
     unrolls = []
     environment, step, number = play(make_lanes([]), 2)
     assert not step.is_first.any()
-    play(make_lanes(unrolls), T + 1, environment=environment, step=step, number=number)
+    episodes = []
+    lanes = make_lanes(unrolls, on_episodes=episodes.extend)
+    play(lanes, T + 1, environment=environment, step=step, number=number)
+    assert lanes.num_dropped_unrolls == 3, "which were under way when it was killed"
+    # The first environment's episode of three steps was in its midst, and the second's of five: no scores of parts.
+    assert {e.environment for e in episodes} == set()
     assert unrolls[0][0].is_first[0] and not unrolls[0][0].observation[:2].any() and unrolls[0][0].observation[2].any()
     assert unrolls[0][0].previous_reward == 0.0
 
@@ -353,6 +385,97 @@ def test_a_lane_whose_decision_failed_begins_anew():
     assert lanes.num_dropped_unrolls == 3
     play(lanes, T + 1, environment=environment, step=step, number=number)
     assert len(unrolls) == 2 and unrolls[1][0].is_first[0]
+    assert [unroll[0].origin[4] for unroll in unrolls] == [0, 1], "else it would be taken for one that came twice"
+
+
+def test_of_two_copies_of_a_request_each_is_answered_whichever_comes_first():
+    lanes, environment = make_lanes([]), make_environment()
+    step = environment.reset(0)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for number in range(200):
+            barrier = threading.Barrier(2)
+
+            def ask_with_the_other(number=number, step=step, barrier=barrier):
+                barrier.wait(10)
+                return lanes.step(LANE, number, step)
+
+            one, other = (pool.submit(ask_with_the_other) for _ in range(2))
+            assert one.result(10) is other.result(10)
+            environment.send(one.result().action)
+            step = environment.receive()
+
+
+def test_environments_belong_to_one_lane():
+    """Another lane of the same actor may not have them; a later life of the actor may divide them otherwise."""
+    unrolls = []
+    lanes = make_lanes(unrolls)
+    _, step, _ = play(lanes, T + 3)
+    with pytest.raises(Refused, match="environments 10 to 12 are another lane's"):
+        lanes.step(LANE._replace(first_environment=12), 0, step)
+    play(lanes, 1, lane=LANE._replace(first_environment=13))
+    play(lanes, 1, lane=LANE._replace(actor=3, first_environment=11))
+    play(lanes, 1, lane=LANE._replace(first_environment=9, life=2))
+    assert lanes.num_dropped_unrolls == 3, "those of environments 10 to 12; 13 to 15 had none"
+    with pytest.raises(Refused, match="environments 9 to 11 are another lane's"):
+        lanes.step(LANE, T + 3, step)
+
+
+def test_a_life_is_later_than_those_before_and_names_its_launch():
+    lives = [new_life(0), time.sleep(0.002) or new_life(0), new_life(1)]
+    assert lives == sorted(set(lives)) and lives[-1] < 2**62
+    assert [LaneId(0, 0, life).incarnation for life in lives] == [0, 0, 1]
+
+
+def test_pauses_of_two_threads_follow_each_other():
+    gatherer = Gatherer(doubled, max_environments=4, timeout_seconds=0.01, num_at_once=4)
+
+    def pause_often():
+        for _ in range(500):
+            with gatherer.paused():
+                pass
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(pause_often) for _ in range(2)]:
+            future.result(30)
+
+
+def test_one_lane_steps_while_the_other_is_decided_for_even_where_send_takes_the_whole_step():
+    """Catch and whatever has no threads of its own: requests of both lanes are under way at the same time."""
+    spec, events = make_environment().spec, []
+
+    class Elsewhere:
+        def __init__(self, name):
+            self._name, self._policy = name, policies.Policy(Network(), spec, 3, seed=1)
+
+        def __call__(self, number, *step):
+            events.append((self._name, "asks"))
+            self._policy.observe(Step(*step))
+            return self
+
+        def wait(self, seconds):
+            return True
+
+        def result(self):
+            events.append((self._name, "is answered"))
+            return self._policy.decide()
+
+    class Sync(scripted.Scripted):
+        def send(self, action):
+            events.append((self.name, "steps"))
+            super().send(action)
+
+    loops = []
+    for name in "ab":
+        environment = Sync(SCRIPTS, shape=(2,), num_stacked=3)
+        environment.name = name
+        actor = actors.Actor(environment, Client(Elsewhere(name)), NoWriter(), lambda: 0, unroll_length=4)
+        loops.append(actor.steps(0))
+    for _, _ in zip(range(40), actors.interleave(loops)):
+        pass
+    asked = [i for i, event in enumerate(events) if event == ("a", "asks")]
+    answered = [i for i, event in enumerate(events) if event == ("a", "is answered")]
+    meanwhile = [("b", "steps") in events[i:j] for i, j in zip(asked[1:], answered[1:])]
+    assert len(meanwhile) > 10 and all(meanwhile), events[:20]
 
 
 def test_many_clients_get_their_own_answers_in_order():

@@ -1,5 +1,6 @@
 """Every part of the bench runs, all in one other process; `impala bench` takes one for each. Figures are not judged."""
 
+import json
 import multiprocessing
 import os
 from concurrent import futures
@@ -38,7 +39,8 @@ def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
     rates = alone(serving.serving_rates, config, 0.5)
     assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
-    assert 16 <= rates["batch"] <= config.inference.max_environments
+    assert rates["direct_at_once"] > 100 and rates["direct_batch"] % config.actor.num_lane_environments == 0
+    assert all(16 <= rates[f"{name}_batch"] <= config.inference.max_environments for name in serving.TRANSPORTS)
     assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in serving.TRANSPORTS)
 
 
@@ -54,6 +56,19 @@ def test_bytes_per_frame_by_hand():
     assert impala["weights"] == 4000 / (20 * 32) / 4
     assert impala["chunks"] == pytest.approx(2 * 24 * 7056 / 20 / 4, rel=0.01)
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
+
+
+def test_two_programs_are_compared_in_turn_and_told_in_frames(monkeypatch, capsys, tmp_path):
+    rates = iter([100.0, 200.0, 140.0, 200.0])  # this, against, this, against
+    monkeypatch.setattr(bench, "_whole", lambda config: dict(
+        train=next(rates), cpu_seconds_per_million_steps=8_000.0, lag_mean=3.0, rss_mb=500.0
+    ))  # fmt: skip
+    pong, seed = (config_lib.load(f"configs/{name}.yaml") for name in ("pong", "seed_pong"))
+    assert bench.main(seed, pong, names=["seed", "pong"], output=tmp_path / "out.json") == 0
+    assert json.loads((tmp_path / "out.json").read_text())["ratio"] == pytest.approx(0.6)
+    said = capsys.readouterr().out
+    assert "seed: 480 frames/s; 2,000 CPU seconds per million of them; lag 3.0 updates; 500 MB" in said
+    assert "pong: 800 frames/s" in said and "seed runs at 60 % of pong" in said
 
 
 def test_lockstep_on_one_core(alone):

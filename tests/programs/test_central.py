@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from impala.launching import shared_memory
-from tests.programs.central_worker import Central, N, T, caller, step_of
+from tests.programs.central_worker import Central, N, Predicting, T, caller, network, step_of
 from tests.programs.running import ROOT, wait_for
 
 WORKER = [sys.executable, "-m", "tests.programs.central_worker"]
@@ -40,29 +40,33 @@ def drained(queue):
 
 
 @pytest.mark.parametrize(
-    "num_requests", [200_000, pytest.param(6_400_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
-)
-def test_64_clients_get_every_reply_once_and_in_order(address, num_requests):
-    """A client asks for its environments together; `num_requests` are those of single environments."""
-    central = Central(address, max_environments=256)
-    origins, each = drained(central.queue), num_requests // 64 // N
-    workers = [start("ask", address, 16 * i, 16, each, 0) for i in range(4)]
+    "num_requests, n",
+    [
+        (200_000, 16), pytest.param(200_000, 1, marks=pytest.mark.soak),
+        *(pytest.param(6_400_000, n, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]) for n in (16, 1)),
+    ],
+)  # fmt: skip
+def test_64_clients_get_every_reply_once_and_in_order(address, num_requests, n):
+    """A request is of one environment; a message carries those of the client's `n`, and its answer theirs."""
+    central = Central(address, max_environments=64 * min(n, 4))
+    origins, each = drained(central.queue), num_requests // 64 // n
+    workers = [start("ask", address, 16 * i, 16, each, 0, n) for i in range(4)]
     wait_for(lambda: central.gatherer.log.num_environments > 0.2 * num_requests, 7200, "a fifth")
     early, num_early = psutil.Process().memory_info().rss, len(origins)
     outputs = [worker.communicate() for worker in workers]
     late = psutil.Process().memory_info().rss
     assert all(worker.returncode == 0 for worker in workers), outputs
     said = np.array([list(map(float, out.split())) for out, _ in outputs])
-    assert said[:, 0].sum() == 64 * each == central.gatherer.log.num_environments / N
+    assert said[:, 0].sum() == 64 * each == central.gatherer.log.num_environments / n
     print(f"p50 {1e3 * said[:, 1].max():.2f} ms, p99 {1e3 * said[:, 2].max():.2f} ms; {central.gatherer.log.columns()}")
     growth = (late - early) / 1e6 - 150e-6 * (len(origins) - num_early)  # the origins that this test keeps
     assert growth < 30, f"{growth:.0f} MB in four fifths of the requests"
-    wait_for(lambda: len(origins) == 64 * N * ((each - 1) // T), 30, "all unrolls")
+    wait_for(lambda: len(origins) == 64 * n * ((each - 1) // T), 30, "all unrolls")
     by_client = {}
     for origin in origins:
         by_client.setdefault((origin[1], origin[2]), []).append(origin[4])
-    assert all(seqs == list(range((each - 1) // T)) for seqs in by_client.values()) and len(by_client) == 64 * N
-    assert central.num_episodes == 64 * N * (each // 100) and central.lanes.num_dropped_unrolls == 0
+    assert all(seqs == list(range((each - 1) // T)) for seqs in by_client.values()) and len(by_client) == 64 * n
+    assert central.num_episodes == 64 * n * (each // 100) and central.lanes.num_dropped_unrolls == 0
     central.server.close()
 
 
@@ -136,6 +140,43 @@ def test_a_slow_client_delays_nobody_beyond_the_timeout(address):
         quick.result()
     assert not origins
     central.server.close()
+
+
+def test_whoever_is_killed_in_a_batch_costs_the_others_nothing(address):
+    """Dead before the network has answered: those who shared the batch get their rows, GA3C's agents and SEED's."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def held(window, is_first):
+        if window.shape[1] > N:
+            entered.set()
+            assert go_on.wait(30)
+        return network(window, is_first)
+
+    central = Central(address, max_environments=2 * N, timeout_seconds=20.0, outputs=held)
+    drained(central.queue)
+    victim, other = start("ask", address, 1, 1, 1, 0), start("ask", address, 2, 1, 1, 0)
+    assert entered.wait(30), "both are in one batch"
+    victim.kill()
+    victim.communicate()
+    go_on.set()
+    _, errors = other.communicate(timeout=30)
+    assert other.returncode == 0, errors
+    central.server.close()
+
+
+def test_an_agent_that_is_killed_costs_the_other_agents_nothing(address):
+    predicting = Predicting(address)
+    victim, *others = [start("predict", address, who, 10**9 if who == 0 else 2_000) for who in range(3)]
+    wait_for(lambda: predicting.predictors.log.num_environments > 500 * N, 30, "all three ask")
+    victim.kill()
+    victim.communicate()
+    for process in others:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    again = start("predict", address, 0, 100)
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    predicting.close()
 
 
 def test_a_client_with_other_spaces_is_told_so(address):

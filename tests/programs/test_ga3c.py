@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -58,6 +59,15 @@ def test_episodes_know_the_version_that_ended_them(runs):
     assert {(episode["actor"], episode["environment"]) for episode in episodes} >= {(a, e) for a in "01" for e in map(str, range(32))}
 
 
+def test_its_correction_is_epsilons_unless_another_is_named():
+    def correction(**overrides):
+        keys = {"program": "ga3c", "environment.name": "catch", "network.torso": "mlp"} | overrides
+        return config_lib.build({}, keys).loss.correction
+
+    assert correction() == correction(**{"loss.entropy_cost": 0.1}) == "epsilon_add"
+    assert correction(**{"loss.correction": "vtrace"}) == correction(program="impala") == correction(program="seed") == "vtrace"
+
+
 def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
     """What it asks reaches no batch of others, and what it hands in no trainer."""
     monkeypatch.setattr(ga3c.lp, "stop_event", threading.Event)
@@ -81,6 +91,16 @@ def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
         with pytest.raises(Refused, match=words):
             node.train([tuple(chunk._replace(**{field: value}))])
     assert node._queue.fill() == 1 / config.queue_size
+    # A full training queue holds back who hands in, and nobody's predictions.
+    later = [tuple(chunk._replace(origin=np.array([0, 0, 0, 0, seq, 0]))) for seq in range(1, config.queue_size + 1)]
+    with futures.ThreadPoolExecutor(1) as pool:
+        node.train(later[:-1])
+        held_back = pool.submit(node.train, later[-1:])
+        for _ in range(20):
+            assert node.predict((0,), 0, window, is_first)[0].shape == (16, 3)
+        assert node._queue.fill() == 1.0 and not held_back.done()
+        next(iter(node._queue.chunks()))
+        held_back.result(10)
 
 
 @pytest.mark.parametrize(

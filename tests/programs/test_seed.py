@@ -1,11 +1,24 @@
 """SEED RL through real processes: it learns, resumes, and hears signals; what central inference refuses."""
 
+import os
+import threading
+import time
+
+import numpy as np
 import pytest
 
 from impala import config as config_lib
+from impala.acting.remote import LaneId, new_life
+from impala.learning import learners
+from impala.programs import compose, seed
+from impala.programs.run import Run
 from tests.programs.running import interrupted_and_resumed, rows
 
-SEED = ["train", "--config", "configs/seed_catch.yaml"]
+# Two actors, whose requests may share a batch.
+SEED = [
+    "train", "--config", "configs/seed_catch.yaml", "--actor.num-actors", 2, "--actor.num-environments", 16,
+    "--inference.max-environments", 32,
+]  # fmt: skip
 RPC = ["--inference.transport", "rpc"]
 
 
@@ -13,7 +26,7 @@ RPC = ["--inference.transport", "rpc"]
 def finished(tmp_path_factory):
     """A run over RPC that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
     folder = tmp_path_factory.mktemp("runs") / "seed"
-    return folder, *interrupted_and_resumed(folder, *SEED, "--record-chunks", 5, first=RPC)
+    return folder, *interrupted_and_resumed(folder, *SEED, "--record-chunks", 400, first=RPC)
 
 
 def test_it_resumes_learns_catch_and_ends_by_itself(finished):
@@ -31,13 +44,42 @@ def test_actors_do_without_tensorflow(finished):
     assert float(rows(folder)[-1]["rss_actors_mb"]) < 300, "importing TensorFlow alone takes 420 MB"
 
 
-def test_chunks_know_the_version_of_every_step(finished):
-    import numpy as np
-
+def test_weights_change_within_an_unroll(finished):
     folder, _, _ = finished
-    chunks = [np.load(path) for path in sorted((folder / "chunks").glob("*.npz"))]
-    assert len(chunks) == 5 and all(chunk["weights_version"].shape == (20,) for chunk in chunks)
-    assert all((np.diff(chunk["weights_version"]) >= 0).all() for chunk in chunks)
+    versions = [np.load(path)["weights_version"] for path in sorted((folder / "chunks").glob("*.npz"))]
+    assert len(versions) == 400 and all(version.shape == (20,) for version in versions)
+    assert all((np.diff(version) >= 0).all() for version in versions)
+    assert np.mean([version[-1] > version[0] for version in versions]) > 0.5
+
+
+def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch):
+    """The learner's node stepped by hand, an update after every second decision."""
+    monkeypatch.setattr(seed.lp, "stop_event", threading.Event)
+    config = config_lib.load("configs/seed_catch.yaml", {
+        "learner.unroll_length": 4, "learner.batch_size": 8, "learner.learning_rate": 3e-3, "record_chunks": 100,
+    })  # fmt: skip
+    node = seed.CentralNode(config, compose.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    environment, lane = compose.make_environment(config, 16), LaneId(0, 0, new_life(0))
+    weights, step = {0: node._learner.weights()}, environment.reset(0)
+    for number in range(60):
+        environment.send(node.act(lane, number, *step)[0])
+        step = environment.receive()
+        if number >= 8 and number % 2:
+            assert node.step()
+            weights[node._learner.num_updates] = node._learner.weights()
+    chunks = [np.load(path) for path in sorted((tmp_path / "chunks").glob("*.npz"))]
+    seen = set()
+    network = compose.make_network(config, compose.check(config))
+    for chunk in chunks:
+        for t, version in enumerate(chunk["weights_version"].tolist()):
+            errors = {}
+            for tried in {version, max(0, version - 1), version + 1} & set(weights):
+                learners.assign_weights(network.trainable_variables, weights[tried])
+                logits = network(chunk["observation"][t][None, None], chunk["is_first"][t][None, None]).logits[0, 0]
+                errors[tried] = np.abs(logits - chunk["logits_tm1"][t]).max()
+            assert errors.pop(version) < 1e-5 < 1e-4 < min(errors.values()), (t, version, errors)
+        seen.add(len(set(chunk["weights_version"].tolist())))
+    assert len(chunks) >= 20 and max(seen) > 1, "an unroll of several versions"
 
 
 def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
@@ -48,7 +90,13 @@ def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
     assert len(episodes) >= int(last["episodes"]) > 100
     assert 0.7 < int(last["episodes"]) / (int(last["frames"]) / 9) < 1.4, "an episode of Catch is nine steps"
     versions = [int(episode["weights_version"]) for episode in episodes]
-    assert versions[-1] > int(last["updates"]) / 2 and {episode["environment"] for episode in episodes} == set(map(str, range(32)))
+    assert versions[-1] > int(last["updates"]) / 2
+    players = {(episode["actor"], episode["environment"]) for episode in episodes}
+    assert players == {(actor, environment) for actor in "01" for environment in map(str, range(16))}
+    batches = [float(row["inference_batch_mean"]) for row in rows(folder) if row["inference_batch_mean"]]
+    assert 8 <= min(batches) and 10 < max(batches) <= 32, "a lane has 8"
+    waits = [float(row["inference_seconds_max"]) for row in rows(folder)[1:] if row["inference_seconds_max"]]
+    assert np.median(waits) < 0.5, "updates hold decisions back no longer than themselves and a time-out"
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,39 @@ def test_memory_of_a_pong_run_is_bounded_and_flat(tmp_path):
 
 def test_speed_against_the_machines_bound(tmp_path):
     """Medians of three benches: a shared machine is noisy."""
-    results = []
-    for i in range(3):
-        done = running.run("bench", "--json", tmp_path / f"{i}.json", timeout=600)
-        assert done.returncode == 0, done.stderr
-        results.append(json.loads((tmp_path / f"{i}.json").read_text()))
+    results = measured(tmp_path)
     assert statistics.median(result["fraction_of_bound"] for result in results) >= 0.8
     assert statistics.median(result["table_over_train"] for result in results) >= 10
     for word in results[0]["scheme_fractions_of_learner"]:
         assert statistics.median(result["scheme_fractions_of_learner"][word] for result in results) < 0.02, word
+
+
+def measured(tmp_path, *arguments) -> list[dict]:
+    """Three benches."""
+    results = []
+    for i in range(3):
+        done = running.run("bench", *arguments, "--json", tmp_path / f"{i}.json", timeout=900)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads((tmp_path / f"{i}.json").read_text()))
+    return results
+
+
+def test_speed_of_serving(tmp_path):
+    """Requests of 16 environments, single frames."""
+    served = [result["serving"] for result in measured(tmp_path, "--config", "configs/seed_pong.yaml")]
+    assert statistics.median(one["shared_memory"] / one["direct"] for one in served) >= 0.8
+    assert statistics.median(one["rpc"] / one["direct"] for one in served) >= 0.6
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("program, least", [("seed", 0.75), ("ga3c", 0.6)])
+def test_speed_of_central_inference_against_impala(tmp_path, program, least):
+    results = measured(tmp_path, "--config", f"configs/{program}_pong.yaml", "--against", "configs/pong.yaml")
+    assert statistics.median(result["ratio"] for result in results) >= least
+
+
+def test_speed_with_a_core_and_of_two_learners(tmp_path):
+    recurrent = measured(tmp_path, "--config", "configs/pong.yaml", "--network.core", "lstm")
+    assert statistics.median(result["fraction_of_bound"] for result in recurrent) >= 0.65
+    two = measured(tmp_path, "--config", "configs/pong.yaml", "--num-learners", 2, "--learner.batch-size", 32)
+    assert statistics.median(result["learners"] / result["learner"] for result in two) >= 0.85
