@@ -176,16 +176,21 @@ class _progress:
     def __init__(self, grid: Grid, results: Results):
         from rich import progress
 
-        self._total, self._done = grid.num_cells, sum(cell in results.returns for cell in grid.cells(results.returns))
+        done = [cell for cell in grid.cells(results.returns) if cell in results.returns]
+        self._grid, self._total, self._done = grid, grid.num_cells, len(done)
+        self._frames = sum(grid.total_frames(cell.task) for cell in done)
+        # The bar is of frames, since tasks differ in them; that estimates the time left better than cells would.
         self._bar = progress.Progress(
-            progress.TextColumn("{task.completed:.0f}/{task.total:.0f} cells"), progress.BarColumn(),
+            progress.TextColumn("{task.fields[cells]} cells"), progress.BarColumn(),
             progress.TimeRemainingColumn(elapsed_when_finished=True), progress.TextColumn("{task.description}"),
             speed_estimate_period=3600, disable=not sys.stdout.isatty(),
         )  # fmt: skip
 
     def __enter__(self):
         self._bar.start()
-        self._task = self._bar.add_task("", total=self._total, completed=self._done)
+        self._task = self._bar.add_task(
+            "", total=self._grid.num_frames, completed=self._frames, cells=f"{self._done}/{self._total}"
+        )
         return self._on_cell
 
     def __exit__(self, *_):
@@ -196,4 +201,7 @@ class _progress:
         self._done += 1
         if self._bar.disable:
             print(f"{self._done}/{self._total}  {line}", flush=True)
-        self._bar.update(self._task, advance=1, description=line)
+        self._bar.update(
+            self._task, advance=self._grid.total_frames(cell.task), cells=f"{self._done}/{self._total}",
+            description=line,
+        )  # fmt: skip

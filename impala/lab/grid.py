@@ -198,6 +198,12 @@ class Grid:
         return len(list(self.blocks())) * (self.num_sweep + self.num_settings * self.config.num_seeds)
 
     @property
+    def num_frames(self) -> int:
+        """Frames of all cells."""
+        num_cells = self.num_cells // len(self.config.tasks)  # as many for every task
+        return sum(num_cells * self.total_frames(task) for task in self.config.tasks)
+
+    @property
     def num_settings(self) -> int:
         """Settings of a block that count."""
         return min(self.config.num_best, len(self.config.learning_rates) * len(self.config.entropy_costs))

@@ -13,16 +13,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala import corrections, losses, networks
+from impala import config as config_lib
+from impala import corrections, evaluation, losses, networks
 from impala.config import Config, LossConfig
 from impala.corrections import Targets
 from impala.lab import truths
-from impala.lab.acted import play
+from impala.lab.acted import load_chunks, play
 from impala.learning import learners
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
 from impala.programs import compose
-from impala.types import Chunk
+from impala.types import Chunk, Weights
 
 
 class Row(NamedTuple):
@@ -33,6 +34,7 @@ class Row(NamedTuple):
     bias: float  # mean of target − value of π
     deviation: float  # standard deviation of the target, within a state where states can be told apart
     error: float  # root mean square of target − value of π, over the same rows as bias
+    advantage: float  # root mean square of the advantages
     gradient_cosine: float  # of the policy gradient to that of a large on-policy batch
     gradient_norm: float  # relative to it
     log_rho_mean: float
@@ -114,7 +116,7 @@ def compare(
       network: π and V.
       batch: acted by μ, [T, B].
       config: of the task: γ, reward clipping, parameters of the schemes.
-      lag: written into the rows.
+      lag: written into the rows, in updates.
       reference: the on-policy gradient (`policy_gradient`).
       truth: V^π of every state of a one-hot observation, or of the episodes' starts (a number); None for no bias.
       schemes: all by default, those with a target network only where there is one.
@@ -142,8 +144,11 @@ def compare(
     for name, scheme in schemes.items():
         gradient, targets = policy_gradient(network, seen_with_target if scheme.has_target_network else seen, scheme)
         norm, reference_norm = np.linalg.norm(gradient), max(np.linalg.norm(reference), 1e-12)
+        # A transition that is not trusted has no target of its own.
+        trusted = scheme.terms.is_trusted(seen.rows()).numpy() > 0 if scheme.terms.is_trusted else valid
         rows.append(Row(
-            lag, name, *_errors(targets.target_tm1.numpy(), counted, state, truth),
+            lag, name, *_errors(targets.target_tm1.numpy(), counted & trusted, state, truth),
+            float(np.sqrt(np.mean(targets.advantage_tm1.numpy()[valid & trusted] ** 2))),
             float(gradient @ reference / max(norm * reference_norm, 1e-12)), float(norm / reference_norm),
             float(log_rho.mean()), float(ratio.mean() ** 2 / np.mean(ratio**2)),
         ))  # fmt: skip
@@ -151,6 +156,8 @@ def compare(
 
 
 def _errors(target, counted, state, truth) -> tuple[float, float, float]:
+    if not counted.any():
+        return float("nan"), float("nan"), float("nan")
     if truth is None:
         return float("nan"), float(target[counted].std()), float("nan")
     error = target[counted] - (truth[state[counted]] if state is not None else truth)
@@ -192,12 +199,7 @@ def lag_study(
     network, older = training.network, compose.make_network(config, training.spec)
     with_target = networks.WithTarget(network, older)
     learners.assign_weights(older.trainable_variables, target)
-    on_policy = play(config, newest, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
-    reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
-    if config.environment.name == "river_swim":
-        truth = truths.river_swim_values(network, config.loss.discount)
-    else:
-        truth = truths.monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=config.seed + 3_000)
+    reference, truth = _on_policy(network, config, newest, num_chunks)
     rows = []
     for lag in lags:
         batch = play(config, history[num_updates - lag], num_chunks=num_chunks, seed=config.seed + 2_000)
@@ -205,6 +207,50 @@ def lag_study(
             network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes, with_target=with_target
         )
     return rows
+
+
+def run_study(
+    folder: str | Path, *, num_chunks: int = 512, schemes: Mapping[str, Scheme] | None = None
+) -> list[Row]:  # fmt: skip
+    """Shows the newest policy of a run what the run kept of its beginning (`impala train --record-chunks N`).
+
+    Args:
+      folder: of the run.
+      num_chunks: of the batch that the newest policy acts for comparison, an eighth.
+      schemes: by default all but those with a target network.
+
+    Returns:
+      Rows whose lag is the chunks' mean: nearly all updates of the run.
+
+    Raises:
+      ConfigError: the run kept no chunks, has no checkpoint, or plays several tasks.
+    """
+    config = config_lib.load(Path(folder) / "config.yaml")
+    if len(config.environment.tasks) > 1:
+        raise config_lib.ConfigError([f"{folder}: plays several tasks; expected one, whose value is the truth"])
+    batch = load_chunks(folder)
+    trained, state = evaluation.load_network(Path(folder), config)
+    newest = Weights(state["updates"], [variable.numpy() for variable in trained.trainable_variables])
+    network = compose.make_network(_without_target(config), compose.check(config))
+    learners.assign_weights(network.trainable_variables, newest)
+    reference, truth = _on_policy(network, config, newest, num_chunks)
+    lag = round(newest.version - float(np.mean(batch.weights_version)))
+    return compare(network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes)
+
+
+def _without_target(config: Config) -> Config:
+    return config.model_copy(update={"loss": config.loss.model_copy(update={"correction": "vtrace"})})
+
+
+def _on_policy(network, config: Config, weights: Weights, num_chunks: int) -> tuple[np.ndarray, np.ndarray | float]:
+    """Returns the gradient of a large batch that the policy acts itself, and its value: of states, or of starts."""
+    config = _without_target(config)
+    on_policy = play(config, weights, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
+    reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
+    if config.environment.name == "river_swim":
+        return reference, truths.river_swim_values(network, config.loss.discount)
+    seed = config.seed + 3_000
+    return reference, truths.monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=seed)
 
 
 def write_csv(rows: Iterable[Row], path: str | Path) -> None:

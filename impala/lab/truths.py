@@ -15,7 +15,11 @@ def river_swim_values(network, discount: float) -> np.ndarray:
     observation = np.eye(river_swim.NUM_STATES, dtype=np.float32)[None]
     logits = network(observation, np.ones((1, river_swim.NUM_STATES), bool)).logits[0]
     policy = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
-    transition, reward = river_swim.model()
+    return exact_values(policy, *river_swim.model(), discount)
+
+
+def exact_values(policy: np.ndarray, transition: np.ndarray, reward: np.ndarray, discount: float) -> np.ndarray:
+    """Solves V = Σ_a π(a|x) [r(x, a) + γ Σ_y P(y|x, a) V(y)]: [X], of π [X, A], P [X, A, X] and r [X, A]."""
     p = np.einsum("sa,sat->st", policy, transition)
     return np.linalg.solve(np.eye(len(p)) - discount * p, np.sum(policy * reward, axis=1))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent import futures
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,6 +181,29 @@ def by_hand(tmp_path):
         for cell, value in zip(grid.finals(block, returns), finals[block.task, block.scheme], strict=True):
             add(cell, value)
     return grid, table_rows
+
+
+def test_the_bar_counts_cells_and_estimates_by_their_frames(by_hand, monkeypatch, capsys):
+    """In a terminal; half of the frames done in a minute leave a minute, however many cells that are."""
+    grid, table_rows = by_hand
+    of = {name: [row for row in table_rows if row["task"] == name] for name in ("catch", "cartpole")}
+    assert grid.num_frames == sum(len(of[name]) * grid.total_frames(name) for name in of)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    bar = compare._progress(grid, SimpleNamespace(returns={cell_of(row): grid.score(cell_of(row), row) for row in of["catch"]}))
+    clock = [0.0]
+    monkeypatch.setattr(bar._bar, "get_time", lambda: clock[0])
+    with bar as on_cell:
+        for row in of["cartpole"][: len(of["cartpole"]) // 2]:
+            clock[0] += 60.0
+            on_cell(cell_of(row), {"return": 1.0, "wall_seconds": 60.0})
+        (task,) = bar._bar.tasks
+        remaining = task.time_remaining
+    left = len(of["cartpole"]) - len(of["cartpole"]) // 2
+    assert remaining == pytest.approx(60.0 * left, rel=0.01)
+    shown = capsys.readouterr().out
+    assert f"{len(of['catch']) + len(of['cartpole']) // 2}/{len(table_rows)} cells" in shown and "cartpole none" in shown
 
 
 def test_scores_are_means_over_settings_seed_by_seed(by_hand):
