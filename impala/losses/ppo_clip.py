@@ -29,3 +29,14 @@ def clipped_surrogate(ratio_tm1, advantage_tm1, clip: float) -> tuple[tf.Tensor,
     free = ratio_tm1 * advantage_tm1
     clipped = tf.clip_by_value(ratio_tm1, 1.0 - clip, 1.0 + clip) * advantage_tm1
     return tf.minimum(free, clipped), tf.cast(clipped < free, free.dtype)
+
+
+def adapted_penalty(beta: float, kl: float, target: float) -> float:
+    """Returns the next coefficient of the penalty β KL(μ‖π), PPO's other surrogate (section 4), after a policy update.
+
+    Doubled where the update moved the policy by a KL above 1.5 times the target, halved where by less than the target
+    divided by 1.5.
+    """
+    if not (beta > 0.0 and kl >= 0.0 and target > 0.0):
+        raise ValueError(f"beta={beta}, kl={kl}, target={target}; expected more than 0, 0 or more, more than 0")
+    return beta * 2.0 if kl > 1.5 * target else beta / 2.0 if kl < target / 1.5 else beta

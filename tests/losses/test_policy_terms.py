@@ -9,7 +9,7 @@ import tensorflow as tf
 from impala import corrections, losses
 from impala.losses.actor_critic import Rows, Terms, actor_critic
 from impala.losses.laser import relevance
-from impala.losses.ppo_clip import clipped_surrogate
+from impala.losses.ppo_clip import adapted_penalty, clipped_surrogate
 from impala.networks.target import TargetOutputs
 from tests.corrections import mdp
 from tests.losses.test_actor_critic import A, B, T, log_softmax, make_case
@@ -97,6 +97,16 @@ def test_truth_table_of_the_clipped_surrogate(ratio, advantage, objective, slope
     np.testing.assert_allclose(value, objective, rtol=1e-6)
     np.testing.assert_allclose(tape.gradient(value, x), slope)
     assert is_clipped == (slope == 0.0)
+
+
+def test_the_penalty_follows_how_far_updates_go():
+    beta, seen = 1.0, []
+    for kl in (0.02, 0.02, 0.01, 0.005, 0.0066):  # the last is just below 0.01 / 1.5
+        seen.append(beta := adapted_penalty(beta, kl, 0.01))
+    assert seen == [2.0, 4.0, 4.0, 2.0, 1.0]
+    for wrong in ((0.0, 0.01, 0.01), (1.0, -0.01, 0.01), (1.0, 0.01, 0.0), (1.0, float("nan"), 0.01)):
+        with pytest.raises(ValueError, match="beta="):
+            adapted_penalty(*wrong)
 
 
 def test_ppo_clip_takes_the_ratio_to_the_behaviour_policy():
