@@ -1,4 +1,4 @@
-"""What an actor has whose policy, or the network behind it, is in another process: see `acting.inference`."""
+"""What an actor has whose policy, or the network behind it, is in another process (`inference`, `lanes`)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +12,6 @@ from impala.acting.policies import Decision
 from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
 
 _SLICE_SECONDS = 0.2
-
-
 _LIFE_BITS = 42  # milliseconds of 139 years
 
 

@@ -92,6 +92,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 
 def _lanes(config, spec, outputs):
     from impala.acting import chunks, inference
+    from impala.acting.lanes import Lanes
     from impala.programs.compose import make_policy
     from impala.programs.placements import with_version
     from impala.types import Origin
@@ -109,7 +110,7 @@ def _lanes(config, spec, outputs):
             version_per_step=True,
         )  # fmt: skip
 
-    lanes = inference.Lanes(
+    lanes = Lanes(
         lambda lane, n: make_policy(gatherer, spec, n, core_state_shape=state, seed=lane.actor), make_writer,
         unroll_length=length, spec=spec,
     )  # fmt: skip

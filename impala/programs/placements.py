@@ -31,7 +31,7 @@ def seed(
     core_state_shape=None,
 ):  # fmt: skip
     """The policy is asked through a gatherer, and a lane remembers and writes (programs/seed.py)."""
-    from impala.acting import actors, chunks, inference, remote
+    from impala.acting import actors, chunks, inference, lanes, remote
 
     spec, n = environment.spec, environment.num_environments
     gatherer = inference.Gatherer(with_version(outputs, version), max_environments=n, timeout_seconds=60.0)
@@ -41,7 +41,7 @@ def seed(
         version_per_step=True,
     )  # fmt: skip
     name = remote.LaneId(origin.actor, origin.environment, origin.incarnation, origin.task)
-    lane = inference.Lane(name, policy, writer, n, 0, unroll_length)
+    lane = lanes.Lane(name, policy, writer, n, 0, unroll_length)
     actor = actors.Actor(
         environment, _InLane(lane), remote.NoWriter(), sync_weights, unroll_length=unroll_length, origin=origin
     )

@@ -53,7 +53,7 @@ class CentralNode(LearnerNode):
         super().__init__(config, spec, run, table=None)
         import tensorflow as tf
 
-        from impala.acting import inference, policies
+        from impala.acting import inference, lanes, policies
         from impala.launching import shared_memory
         from impala.replay.memory import MemoryQueue
 
@@ -69,7 +69,7 @@ class CentralNode(LearnerNode):
             timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
         )  # fmt: skip
         self._renew()
-        self._lanes = inference.Lanes(
+        self._lanes = lanes.Lanes(
             self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length,
             on_episodes=self._monitor.add_episodes, spec=spec,
         )  # fmt: skip

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from impala.acting import chunks, inference, policies, predictors, remote
+from impala.acting.lanes import Lanes
 from impala.launching import shared_memory
 from impala.replay.memory import MemoryQueue
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
@@ -40,7 +41,7 @@ class Central:
         self.queue = MemoryQueue(queue_size)
         self.gatherer = inference.Gatherer(outputs, max_environments=max_environments, timeout_seconds=timeout_seconds)
         self.num_episodes = 0
-        self.lanes = inference.Lanes(
+        self.lanes = Lanes(
             lambda lane, n: policies.Policy(self.gatherer, SPEC, n, seed=lane.actor), self._make_writer,
             unroll_length=T, spec=SPEC, on_episodes=self._count,
         )  # fmt: skip
