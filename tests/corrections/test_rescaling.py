@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala.corrections.rescaling import rescale, unscale
@@ -12,6 +12,7 @@ def test_numbers_by_hand():
     np.testing.assert_array_equal(rescale(-x), -rescale(x).numpy())
 
 
+@settings(deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1.0))
 def test_one_undoes_the_other(x, epsilon):
     np.testing.assert_allclose(unscale(rescale(np.float64(x), epsilon), epsilon), x, rtol=1e-7, atol=1e-9)

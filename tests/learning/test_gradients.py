@@ -76,7 +76,7 @@ def test_a_missing_peer_is_named_and_a_wait_can_be_ended(tmp_path):
     told.send_signal(signal.SIGTERM)
     started = time.monotonic()
     told.communicate(timeout=60)
-    assert told.returncode == 0 and time.monotonic() - started < 2.0
+    assert told.returncode == 0 and time.monotonic() - started < 5.0, "after 6 s it would have been 75"
     _, errors = patient.communicate(timeout=60)
     assert patient.returncode == 75
     assert f"the learners did not meet: no answer from 1 at {waiting[1]} within 6 s; start again" in errors
@@ -87,7 +87,7 @@ def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path):
     (tmp_path / "die").mkdir()
     (tmp_path / "freeze").mkdir()
     groups = {mode: run_group(2, mode, tmp_path / mode)[0] for mode in ("die", "freeze")}
-    for mode, limit in (("die", 5.0), ("freeze", 15.0)):
+    for mode, limit in (("die", 30.0), ("freeze", 60.0)):
         first, second = groups[mode]
         output, errors = first.communicate(timeout=120)
         second.send_signal(signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Runs `impala …` for real and waits for what it does."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,9 +14,12 @@ ROOT = Path(__file__).parents[2]
 IMPALA = [sys.executable, "-m", "impala"]
 CATCH = ["train", "--config", "configs/catch.yaml"]
 ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
+START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80 to start; four roles may take 35 to end
+
+_started: list[subprocess.Popen] = []
 
 
-def run(*arguments, timeout=150, **environment):
+def run(*arguments, timeout=300, **environment):
     """Runs to the end; returns the completed process with its output as text."""
     return subprocess.run(
         [*IMPALA, *map(str, arguments)], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
@@ -26,10 +30,22 @@ def run(*arguments, timeout=150, **environment):
 def start(*arguments):
     """Starts in a session of its own, so that a signal can be sent to all of it as a terminal does."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*IMPALA, *map(str, arguments)], cwd=ROOT, env=environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    _started.append(process)
+    return process
+
+
+def kill_all():
+    """Ends whatever `start` started and still runs."""
+    while _started:
+        process = _started.pop()
+        for pid in survivors(process):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def wait_for(condition, seconds, what):
@@ -48,9 +64,17 @@ def rows(folder):
     return read_csv(Path(folder) / "metrics.csv")
 
 
-def is_training(folder):
-    written = rows(folder)
-    return len(written) >= 2 and int(written[-1]["updates"]) > 0
+def wait_until_it_trains(folder, num_updates=1):
+    def is_training():
+        written = rows(folder)
+        return len(written) >= 2 and int(written[-1]["updates"]) >= num_updates
+
+    wait_for(is_training, START_SECONDS, f"{num_updates} updates")
+
+
+def end_of(process):
+    """Waits for the end; returns what it said on standard error."""
+    return process.communicate(timeout=END_SECONDS)[1]
 
 
 def press_ctrl_c(process):
@@ -64,9 +88,9 @@ def interrupted_and_resumed(folder, *arguments, first=()):
     Arguments in `first` are for the first one alone.
     """
     process = start(*arguments, "--run", folder, "--target-return", 2, *first)
-    wait_for(lambda: is_training(folder), 90, "training")
+    wait_until_it_trains(folder)
     press_ctrl_c(process)
-    _, errors = process.communicate(timeout=60)
+    errors = end_of(process)
     assert process.returncode == 0, errors
     assert not survivors(process)
     return rows(folder)[-1], run(*arguments, "--run", folder)

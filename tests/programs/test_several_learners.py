@@ -3,19 +3,21 @@
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     ENDLESS,
+    end_of,
     interrupted_and_resumed,
-    is_training,
     node,
     rows,
     start,
     survivors,
     wait_for,
+    wait_until_it_trains,
 )  # fmt: skip
 
 TWO = ["--num-learners", "2"]
@@ -31,15 +33,15 @@ def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_pat
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 8 * 20 * 0.9, rel=0.03)
     assert sum(int(pair.split(":")[1]) for pair in last["lag_histogram"].split()) % 8 == 0
     assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == int(last["skipped_updates"]) == 0
-    assert float(last["kl_mu_pi"]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
+    assert np.mean([float(row["kl_mu_pi"]) for row in rows(folder)[-3:]]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
 
 
 def test_a_learner_that_dies_ends_the_group(tmp_path):
     process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
-    wait_for(lambda: is_training(tmp_path / "run"), 90, "the run trains")
+    wait_until_it_trains(tmp_path / "run")
     node(process, "learner/0").kill()
-    _, errors = process.communicate(timeout=60)
+    errors = end_of(process)
     assert process.returncode == 75 and "learner/0 ended with signal 9" in errors, errors
     assert survivors(process) == []
 
@@ -49,7 +51,7 @@ def test_a_learner_that_freezes_ends_the_group(tmp_path):
     options = ["--replay.fraction", 0.25, "--replay.size", 500, "--loss.reduction", "mean", "--learner.max-lag", 30]
     options += ["--actor.num-actors", 2, "--actor.num-environments", 16]
     process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *options)
-    wait_for(lambda: is_training(tmp_path / "run") and int(rows(tmp_path / "run")[-1]["updates"]) > 60, 90, "60 updates")
+    wait_until_it_trains(tmp_path / "run", 60)
     last = rows(tmp_path / "run")[-1]
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 6 * 20 * 0.9, rel=0.05)
     assert float(last["replay_lag_mean"]) > float(last["lag_mean"])
@@ -63,7 +65,7 @@ def test_a_learner_that_freezes_ends_the_group(tmp_path):
     assert int(rows(tmp_path / "run")[-1]["dropped_chunks"]) % 6 == 0, "the fresh ones of both shares"
     node(process, "learner/1").send_signal(signal.SIGSTOP)
     started = time.monotonic()
-    _, errors = process.communicate(timeout=120)
+    errors = end_of(process)
     assert process.returncode == 75 and "another learner ended or froze, so that all end" in errors, errors
     assert time.monotonic() - started < 90
     last = rows(tmp_path / "run")[-1]  # the first one kept what they had learned

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import reverb
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala.replay.priorities import importance_weights, probabilities
@@ -28,6 +28,7 @@ def test_reverb_draws_with_these_probabilities():
     server.stop()
 
 
+@settings(deadline=None)
 @given(POSITIVE, st.floats(0, 2))
 def test_a_full_correction_makes_draws_uniform_and_exponent_0_is_uniform(priorities, exponent):
     p = probabilities(priorities, exponent)
