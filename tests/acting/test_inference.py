@@ -82,6 +82,8 @@ def test_the_next_batch_fills_while_one_is_computed():
         first = pool.submit(ask, gatherer, 0)
         assert entered.wait(10)
         others = [pool.submit(ask, gatherer, i) for i in range(1, 5)]
+        while gatherer._open is None or len(gatherer._open.requests) < 4:
+            time.sleep(0.01)
         time.sleep(0.3)  # thirty time-outs
         go_on.set()
         for future in [first, *others]:

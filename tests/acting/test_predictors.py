@@ -82,6 +82,7 @@ def test_a_full_queue_holds_back_who_asks():
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(ask, predictors, i) for i in range(8)]
         assert network.entered.acquire(timeout=10)
+        until(lambda: waiting(predictors) == 3)
         time.sleep(0.3)
         assert waiting(predictors) == 3
         network.go_on.set()

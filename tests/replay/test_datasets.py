@@ -198,11 +198,13 @@ def test_no_more_than_the_bound_is_fetched_ahead(num_prefetched):
             yield tensors(chunk(n))
 
     feeder = datasets.Feeder(counted, batch_size=B, num_prefetched=num_prefetched)
-    time.sleep(0.5)
-    assert len(taken) == B * (num_prefetched + 1)
-    drain(feeder, 1)
-    time.sleep(0.5)
-    assert len(taken) == B * (num_prefetched + 2)
+    for count in (num_prefetched + 1, num_prefetched + 2):
+        deadline = time.monotonic() + 30
+        while len(taken) < B * count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        assert len(taken) == B * count
+        drain(feeder, 1)
     feeder.stop()
     assert ended(feeder._thread), "a feeder that waits for room must see the stop"
 
