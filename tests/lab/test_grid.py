@@ -143,3 +143,4 @@ def test_which_cells_a_grid_can_have(make):
 def test_the_shipped_grids_are_valid_and_have_the_promised_size():
     assert Grid(LAB / "corrections.yaml").num_cells == 5 * 4 * 2 * (9 + 15)
     assert Grid(LAB / "lag.yaml").num_cells == 2 * 4 * 4 * 5
+    assert Grid(LAB / "lag_values.yaml").num_cells == 2 * 4 * 3 * 5
