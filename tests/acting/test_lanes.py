@@ -242,6 +242,20 @@ def test_of_two_copies_of_a_request_each_is_answered_whichever_comes_first():
             step = environment.receive()
 
 
+def test_a_copy_of_a_request_that_comes_after_the_next_gets_no_decision_of_another_step():
+    lanes = make_lanes([])
+    _, step, number = play(lanes, 3)
+    (kept,) = lanes._lanes.values()
+    kept.busy.acquire()  # the next request overtakes the copy, which waits here
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        copy = pool.submit(lanes.step, LANE, number - 1, step)
+        time.sleep(0.3)
+        kept.number = number
+        kept.busy.release()
+        with pytest.raises(Refused, match="a later request of it has begun"):
+            copy.result(10)
+
+
 def test_environments_belong_to_one_lane():
     """Another lane of the same actor may not have them; a later life of the actor may divide them otherwise."""
     unrolls = []
