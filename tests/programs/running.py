@@ -103,14 +103,12 @@ def node(process, name):
 
 def survivors(process):
     """Returns the processes of the session that still run."""
-    return [
-        p.pid for p in psutil.process_iter()
-        if p.status() != psutil.STATUS_ZOMBIE and _session(p.pid) == process.pid
-    ]  # fmt: skip
+    return [p.pid for p in psutil.process_iter() if _session(p) == process.pid]
 
 
-def _session(pid):
+def _session(process):
+    """Returns the session of a process that runs; None for one that ended, also between two looks at it."""
     try:
-        return os.getsid(pid)
-    except ProcessLookupError:
+        return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (ProcessLookupError, psutil.NoSuchProcess):
         return None
