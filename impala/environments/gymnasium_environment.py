@@ -1,4 +1,7 @@
-"""Any gymnasium id with a box of numbers as observation, and discrete, multi-discrete or continuous actions."""
+"""Any gymnasium id that observes a box of numbers, or one of n states; discrete, multi-discrete or continuous actions.
+
+Of n states, as in gymnasium's toy texts, an agent sees a one-hot vector.
+"""
 
 import functools
 from collections.abc import Callable
@@ -23,26 +26,26 @@ class Gymnasium:
         )
         observation, action = self._environment.single_observation_space, self._environment.single_action_space
         actions, self._to_space = _actions(action)
-        if actions is None or not isinstance(observation, gymnasium.spaces.Box):
+        seen, self._observe = _observations(observation)
+        if actions is None or seen is None:
             raise ValueError(
-                f"{name} has observations {observation} and actions {action}; expected a Box, and actions of a "
-                "Discrete, MultiDiscrete or MultiBinary space or a Box with one axis"
+                f"{name} has observations {observation} and actions {action}; expected a Box or Discrete, and actions "
+                "of a Discrete, MultiDiscrete or MultiBinary space or a Box with one axis"
             )
-        self._dtype = np.uint8 if observation.dtype == np.uint8 else np.float32
         self.num_environments = num_environments
-        self.spec = EnvironmentSpec(name, ArraySpec(tuple(observation.shape), self._dtype), actions)
+        self.spec = EnvironmentSpec(name, seen, actions)
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:
         observation, _ = self._environment.reset(seed=seed)
-        return self._boundaries.reset(observation.astype(self._dtype))
+        return self._boundaries.reset(self._observe(observation))
 
     def send(self, action: np.ndarray) -> None:
         self._result = self._environment.step(self._to_space(action))
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, _ = self._result
-        return self._boundaries.step(observation.astype(self._dtype), reward, terminated, truncated)
+        return self._boundaries.step(self._observe(observation), reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
         """Returns the first environment as it draws itself, RGB [H, W, 3]; for those made `with_picture`.
@@ -60,6 +63,19 @@ class Gymnasium:
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _observations(space) -> tuple[ArraySpec | None, Callable]:
+    """Returns what agents see of an observation space, and how its observations [N, …] become that; None if not."""
+    spaces = gymnasium.spaces
+    match space:
+        case spaces.Discrete():
+            one_hot = np.eye(int(space.n), dtype=np.float32)
+            return ArraySpec((int(space.n),), np.float32), lambda observation: one_hot[observation - space.start]
+        case spaces.Box():
+            dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+            return ArraySpec(tuple(space.shape), dtype), lambda observation: observation.astype(dtype)
+    return None, lambda observation: observation
 
 
 def _actions(space) -> tuple[Actions | None, Callable]:

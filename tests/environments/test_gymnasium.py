@@ -11,7 +11,7 @@ import pytest
 
 from impala import environments
 from impala.environments import gymnasium_environment
-from impala.types import Continuous, Discrete, MultiDiscrete
+from impala.types import ArraySpec, Continuous, Discrete, MultiDiscrete
 
 SCRIPTED = "ImpalaTests/Scripted-v0"
 
@@ -50,9 +50,9 @@ class Unsuitable(Scripted):
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     gymnasium.register(SCRIPTED, Scripted, max_episode_steps=5)
-    table, discrete = gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Discrete(3)
+    table, symbols = gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.MultiDiscrete([3, 2])
     gymnasium.register("ImpalaTests/Table-v0", Unsuitable, kwargs=dict(actions=table))
-    gymnasium.register("ImpalaTests/Symbols-v0", Unsuitable, kwargs=dict(observations=discrete))
+    gymnasium.register("ImpalaTests/Symbols-v0", Unsuitable, kwargs=dict(observations=symbols))
     yield
     for name in (SCRIPTED, "ImpalaTests/Table-v0", "ImpalaTests/Symbols-v0"):
         gymnasium.registry.pop(name)
@@ -94,9 +94,37 @@ def test_cartpole_is_truncated_at_its_limit_with_discount_one():
     assert t == 500 and step.is_last.all() and (step.discount == 1).all()
 
 
-@pytest.mark.parametrize("name, what", [("Table", "Box"), ("Symbols", "Discrete")])
+class Corridor(gymnasium.Env):
+    """Three rooms, numbered from 4; every step leads to the next."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3, start=4), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._room = 4
+        return self._room, {}
+
+    def step(self, action):
+        self._room += 1
+        return self._room, 1.0, self._room == 6, False, {}
+
+
+def test_one_of_n_states_is_seen_as_one_hot():
+    gymnasium.register("ImpalaTests/Corridor-v0", Corridor)
+    environment = environments.make("ImpalaTests/Corridor-v0", num_environments=2)
+    gymnasium.registry.pop("ImpalaTests/Corridor-v0")
+    assert environment.spec.observation == ArraySpec((3,), np.float32)
+    step = environment.reset(0)
+    for room in (0, 1, 2, 0, 1):
+        assert step.observation.dtype == np.float32
+        np.testing.assert_array_equal(step.observation, np.eye(3)[[room, room]])
+        environment.send(np.array([0, 1], np.int32))
+        step = environment.receive()
+
+
+@pytest.mark.parametrize("name, what", [("Table", "Box"), ("Symbols", "MultiDiscrete")])
 def test_refuses_spaces_it_cannot_serve(name, what):
-    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box, and actions of a Discrete"):
+    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box or Discrete, and actions of a "):
         gymnasium_environment.Gymnasium(f"ImpalaTests/{name}-v0", num_environments=1)
 
 
