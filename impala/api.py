@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
 
 
 class Impala:
-    """An IMPALA agent for `environment`: `atari:<game>`, `minatar:<game>`, `catch`, `river_swim` or a gymnasium id.
+    """An IMPALA agent for `environment`: `atari:<game>`, `minatar:<game>`, one of `environments.OWN` or a gymnasium id.
 
     Args:
       correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`.

@@ -1,4 +1,4 @@
-"""Choose one: `atari:<game>`, `minatar:<game>`, `catch`, `river_swim`, or any gymnasium id.
+"""Choose one: `atari:<game>`, `minatar:<game>`, one of `OWN` by its name, or any gymnasium id.
 
 All are vectorised and behind one interface.
 
@@ -7,10 +7,11 @@ register it with gymnasium and give its id.
 """
 
 import difflib
+import importlib
 
 from impala.types import Environment
 
-_OWN = ("catch", "river_swim")
+OWN = {"catch": "Catch", "cliff_walking": "CliffWalking", "river_swim": "RiverSwim", "seek_avoid": "SeekAvoid"}
 
 
 def make(
@@ -35,14 +36,9 @@ def make(
         from impala.environments import minatar
 
         return minatar.MinAtar(name.removeprefix("minatar:"), num_environments=num_environments)
-    if name == "catch":
-        from impala.environments import catch
-
-        return catch.Catch(num_environments=num_environments)
-    if name == "river_swim":
-        from impala.environments import river_swim
-
-        return river_swim.RiverSwim(num_environments=num_environments)
+    if name in OWN:
+        module = importlib.import_module(f"impala.environments.{name}")
+        return getattr(module, OWN[name])(num_environments=num_environments)
     from impala.environments import gymnasium_environment
 
     return gymnasium_environment.Gymnasium(name, num_environments=num_environments, with_picture=with_picture)
@@ -50,7 +46,7 @@ def make(
 
 def check_name(name: str) -> str | None:
     """Returns None for a known name, else one line that says what is wrong, with the nearest name; no TensorFlow."""
-    if name in _OWN:
+    if name in OWN:
         return None
     if name.startswith("atari:"):
         from ale_py import roms
@@ -70,11 +66,11 @@ def check_name(name: str) -> str | None:
     import gymnasium
 
     known = list(gymnasium.registry)
-    return None if name in known or ":" in name else _unknown(name, [*known, *_OWN])
+    return None if name in known or ":" in name else _unknown(name, [*known, *OWN])
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
-    expected = "atari:<game>, minatar:<game>, catch, river_swim or a gymnasium id"
+    expected = f"atari:<game>, minatar:<game>, {', '.join(OWN)} or a gymnasium id"
     return f"environment.name: {name!r} is unknown; expected {expected}{hint}"

@@ -17,7 +17,9 @@ ENVIRONMENTS = {
     "CartPole-v1": (functools.partial(environments.make, "CartPole-v1"), 120),
     "minatar:breakout": (functools.partial(environments.make, "minatar:breakout"), 120),
     "minatar:space_invaders": (functools.partial(environments.make, "minatar:space_invaders"), 400),
+    "cliff_walking": (functools.partial(environments.make, "cliff_walking"), 90),
     "river_swim": (functools.partial(environments.make, "river_swim"), 250),
+    "seek_avoid": (functools.partial(environments.make, "seek_avoid"), 120),
     "scripted": (lambda num_environments: scripted.Scripted([[(3, "terminated"), (2, "truncated")]] * num_environments), 30),
 }  # fmt: skip
 
@@ -100,7 +102,7 @@ def test_same_seed_and_actions_give_the_same_game(name):
         np.testing.assert_array_equal(one.column(field), other.column(field))
 
 
-@pytest.mark.parametrize("name", ["catch", "CartPole-v1", "minatar:breakout", "river_swim"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "minatar:breakout", *environments.OWN])
 def test_another_seed_gives_another_game(name):
     make, _ = ENVIRONMENTS[name]
     assert (Played(make, 20).column("observation") != Played(make, 20, seed=8).column("observation")).any()
