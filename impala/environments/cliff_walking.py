@@ -7,8 +7,8 @@
 
 Actions: up, right, down, left; the board's edge stops. The book's −100 and −1 become −1 and −0.01, so that no clipping
 changes them, and a fall ends the episode. In every tenth step the wind blows down, whatever the action. After 100 steps
-an episode is truncated, and bootstraps. Tabular: observations are one-hot. A policy that walks along the cliff is worth
-little while it still wavers and much once it does not, so what an old one met there misleads a new one.
+an episode is truncated, and bootstraps. Tabular: observations are one-hot. Right along the cliff an episode is worth
+−0.40, a row further off 0.63, along the upper edge 0.78: a policy has to leave the way that it finds first.
 """
 
 import numpy as np

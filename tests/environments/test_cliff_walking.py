@@ -1,6 +1,7 @@
 """Cliff walking by hand: the way along the cliff, falls, the wind and the time limit."""
 
 import numpy as np
+import pytest
 
 from impala import environments
 from impala.environments.cliff_walking import COLUMNS, GOAL, START
@@ -43,6 +44,19 @@ def test_the_way_along_the_cliff_in_wind():
     # Ten windless steps to the right, after one up that may take several tries, and down in any case.
     first_try = states[1] == START - COLUMNS
     assert abs((first_try & arrived.any(axis=0)).sum() / first_try.sum() - 0.9**11) < 5 * np.sqrt(0.31 * 0.69 / N)
+
+
+@pytest.mark.parametrize("row, value", [(2, -0.40), (1, 0.63), (0, 0.78)])
+def test_the_further_from_the_cliff_the_better(row, value):
+    """Against the module's own numbers; a return deviates by about 1, at the upper edge by 0.4."""
+    def along(state):
+        at, column = np.divmod(state, COLUMNS)
+        return np.where(column == COLUMNS - 1, DOWN, np.where(at > row, UP, RIGHT))
+
+    states, _, steps = play(along, 300)
+    rewards = np.cumsum([step.reward for step in steps], axis=0)
+    is_last = np.stack([step.is_last for step in steps])
+    assert abs(rewards[-1].sum() / is_last.sum() - value) < 0.03
 
 
 def test_the_wind_blows_down_in_every_tenth_step_and_edges_stop():
