@@ -188,9 +188,11 @@ def compare(options: argparse.Namespace, rest: list[str]) -> int:
 
 def plot(options: argparse.Namespace, rest: list[str]) -> int:
     """draws the curves of runs"""
+    from impala.launching import runs as runs_lib
     from impala.monitoring import plots
 
-    return plots.main(options.runs, options.output)
+    folders = [folder for run in options.runs for folder in runs_lib.agent_folders(run)]
+    return plots.main(folders, options.output or options.runs[0] / "curves.png")
 
 
 def bench(options: argparse.Namespace, rest: list[str]) -> int:

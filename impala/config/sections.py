@@ -200,5 +200,6 @@ class PopulationConfig(Model):
     period_episodes: Count = 5_000  # of a member, between its evolutions
     threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
+    spread: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0  # they begin within a factor of it, log-uniformly
     factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
     probability: Fraction = 1 / 3

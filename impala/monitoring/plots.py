@@ -14,34 +14,51 @@ _PANELS = (
     ("frames_per_second", "frames / s"),
     ("rss_mb", "resident memory, MB"),
 )
+_EVOLVING = ("learning_rate", "entropy_cost", "epsilon")
 
 
 def draw(folders: Sequence[Path], output: Path) -> Path:
-    """Draws return, lag, entropy, clipping, speed and memory of runs over frames and writes `output`."""
+    """Draws the curves of runs over frames and writes `output`.
+
+    Return, lag, entropy, clipping, speed and memory; then the return of each task, where there are several, and the
+    hyper-parameters that evolve, where the runs are a population: a cross is a member that took over another.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), constrained_layout=True)
-    titles = []
+    metrics, tasks, evolutions = (
+        [read_csv(folder / name) for folder in folders] for name in ("metrics.csv", "tasks.csv", "population.csv")
+    )
+    panels = [(label, metrics, column, None) for column, label in _PANELS]
+    environments = dict.fromkeys(row["environment"] for rows in tasks for row in rows)
+    panels += [(f"return, {name}", tasks, "return_mean", name) for name in environments]
+    evolving = [name for name in _EVOLVING if any(name in row for rows in evolutions for row in rows)]
+    panels += [(name.replace("_", " "), metrics, name, None) for name in evolving]
+
+    num_rows = -(-len(panels) // 3)
+    figure, axes = plt.subplots(num_rows, 3, figsize=(13, 3.25 * num_rows), constrained_layout=True)
+    for axis, (label, tables, column, environment) in zip(axes.flat, panels):
+        for folder, table, copies in zip(folders, tables, evolutions):
+            rows = [row for row in table if row.get(column) and row.get("environment") == environment]
+            (line,) = axis.plot(_millions(rows), [float(row[column]) for row in rows], label=folder.name, linewidth=1.4)
+            if column in evolving:
+                rows = [row for before, row in zip(rows, rows[1:]) if _is_copy_between(before, row, copies)]
+                axis.plot(_millions(rows), [float(row[column]) for row in rows], "x", color=line.get_color())
+                axis.set_yscale("log")
+        axis.set(ylabel=label, xlabel="million frames of the task" if environment else "million frames")
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
     for folder in folders:
-        rows = read_csv(folder / "metrics.csv")
-        titles.append(f"{folder.name}: {float(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else folder.name)
-        for axis, (column, label) in zip(axes.flat, _PANELS):
-            points = [(float(r["frames"]) / 1e6, float(r[column])) for r in rows if r.get(column)]
-            if points:
-                axis.plot(*zip(*points), label=folder.name, linewidth=1.4)
-            axis.set(ylabel=label, xlabel="million frames")
-            axis.grid(alpha=0.3)
         episodes = read_csv(folder / "episodes.csv")
         axes[0, 0].scatter(
-            [float(e["frames"]) / 1e6 for e in episodes], [float(e["score"]) for e in episodes],
-            s=2, alpha=0.12, color="grey", zorder=0,
-        )  # fmt: skip
+            _millions(episodes), [float(e["score"]) for e in episodes], s=2, alpha=0.12, color="grey", zorder=0
+        )
     if len(folders) > 1:
         axes[0, 0].legend()
-    figure.suptitle(", ".join(titles))
+    figure.suptitle(", ".join(map(_title, folders, metrics)))
     temporary = output.with_name(f"{output.stem}.tmp{output.suffix or '.png'}")
     figure.savefig(temporary, dpi=110)
     plt.close(figure)
@@ -49,14 +66,28 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def main(folders: Sequence[Path], output: Path | None) -> int:
+def _millions(rows: Sequence[dict[str, str]]) -> list[float]:
+    return [float(row["frames"]) / 1e6 for row in rows]
+
+
+def _is_copy_between(before: dict[str, str], row: dict[str, str], evolutions: Sequence[dict[str, str]]) -> bool:
+    """Returns whether the member took over another between two rows of its metrics."""
+    copies = [float(each["frames"]) for each in evolutions if each["is_copied"] == "1"]
+    return any(float(before["frames"]) <= frames < float(row["frames"]) for frames in copies)
+
+
+def _title(folder: Path, rows: Sequence[dict[str, str]]) -> str:
+    return f"{folder.name}: {float(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else folder.name
+
+
+def main(folders: Sequence[Path], output: Path) -> int:
     """The command `impala plot`."""
     problems = [
         f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
     ]
-    if output and not output.parent.is_dir():
+    if not problems and not output.parent.is_dir():
         problems.append(f"--output {output}: no such folder; expected a file in one that exists")
     if problems:
         raise config_lib.ConfigError(problems)
-    print(draw(folders, output or folders[0] / "curves.png"))
+    print(draw(folders, output))
     return 0

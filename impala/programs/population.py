@@ -6,8 +6,8 @@ every `period_episodes` episodes, a member looks at one other, drawn at random:
     exploit   the other is fitter by more than `threshold`: take its weights, optimizer and hyper-parameters
     explore   in any case, multiply each hyper-parameter with `factor` or divide it by it, with `probability`
 
-Members meet in their checkpoints, which hold their fitness too: nobody waits for anybody, and a resumed population goes
-on where it was.
+Hyper-parameters begin where the configuration says, or, with a `spread` above 1, around there. Members meet in their
+checkpoints, which hold their fitness too: nobody waits for anybody, and a resumed population goes on where it was.
 
 Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). A
 hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on what the configuration and its schedule
@@ -40,7 +40,9 @@ class Member:
     def __init__(self, config: Config, index: int, folder: Path, state: dict[str, Any]):
         self._population, self._index, self._total_frames = config.population, index, config.total_frames
         kept = state.get("population", {})
-        self.factors = dict.fromkeys(self._population.parameters, 1.0) | kept.get("factors", {})
+        random = np.random.default_rng([config.seed, index, 0, 4])
+        drawn = {name: self._population.spread ** random.uniform(-1, 1) for name in self._population.parameters}
+        self.factors = drawn | kept.get("factors", {})
         self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
         self._seed, self._others = config.seed, {}
         for other in range(self._population.size):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from impala import config as config_lib
 from impala import lockstep
@@ -94,6 +95,18 @@ def test_each_parameter_moves_by_the_factor_with_the_probability(folder):
     moves = np.array(moves)
     assert abs(np.mean(moves != 0) - 1 / 3) < 5 * (1 / 3 * 2 / 3 / 3000) ** 0.5
     assert set(moves) == {-1, 0, 1} and abs(np.mean(moves[moves != 0])) < 5 / 1000**0.5
+
+
+def test_members_begin_log_uniformly_within_the_spread(folder):
+    """Of 900 draws on [-1, 1]: mean 0 and variance 1/3, to five standard deviations."""
+    build_member = lambda seed, index: Member(build(seed=seed, population__spread=10.0), index, folder, {})  # noqa: E731
+    drawn = np.log10([list(build_member(seed, index).factors.values()) for seed in range(100) for index in range(3)])
+    assert drawn.shape == (300, 3) and np.all(np.abs(drawn) <= 1) and len(set(drawn.ravel())) == 900
+    assert abs(drawn.mean()) < 5 * (1 / 3 / 900) ** 0.5 and abs((drawn**2).mean() - 1 / 3) < 5 * (4 / 45 / 900) ** 0.5
+    state = dict(updates=7, population=dict(factors=dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0)))
+    resumed = Member(build(population__spread=10.0), 0, folder, state)
+    assert resumed.factors == state["population"]["factors"], "a resumed member goes on with what it had"
+    assert set(Member(build(), 0, folder, {}).factors.values()) == {1.0}
 
 
 def test_others_are_chosen_alike_and_never_oneself(folder):
@@ -198,6 +211,9 @@ def test_a_population_evolves_and_resumes(tmp_path):
         if late:  # what the optimizer was given is what evolved
             schedule = 0.01
             assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
+    plotted = running.run("plot", folder)
+    assert plotted.returncode == 0, plotted.stderr
+    assert plt.imread(folder / "curves.png").shape[:2] == (1072, 1430), "a third row of panels: what evolves"
     refused = running.run("evaluate", folder)
     assert refused.returncode == 2 and "expected one of its members" in refused.stderr
     changed = running.run(*command, "--total-frames", total, "--population.size", 3)

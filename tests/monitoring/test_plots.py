@@ -1,0 +1,56 @@
+"""The panels that a run's files ask for."""
+
+import csv
+
+import pytest
+from matplotlib import pyplot as plt
+
+from impala.monitoring import plots
+
+METRICS = dict(wall_seconds=60, return_mean=1, lag_mean=11, entropy=1, rho_clipped_fraction=0.5, frames_per_second=9, rss_mb=900)
+
+
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """{label: [([x…], [y…]) of each line]} of the panels that were drawn."""
+    found = {}
+
+    def close(figure):
+        for axis in figure.axes:
+            if axis.get_visible():
+                found[axis.get_ylabel()] = [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
+
+    monkeypatch.setattr(plt, "close", close)
+    return found
+
+
+def test_a_run_of_several_tasks_shows_each(tmp_path, drawn):
+    write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
+    tasks = [dict(environment=name, frames=frames, return_mean=score) for name, frames, score in
+             [("pong", 1e6, -21), ("boxing", 1e6, 0), ("pong", 2e6, -20), ("boxing", 2e6, "")]]  # fmt: skip
+    write(tmp_path / "run" / "tasks.csv", tasks)
+    plots.draw([tmp_path / "run"], tmp_path / "curves.png")
+    assert drawn["return, pong"] == [([1.0, 2.0], [-21.0, -20.0])]
+    assert drawn["return, boxing"] == [([1.0], [0.0])]
+    assert drawn["return, mean of 100 episodes"] == [([3.0, 6.0], [1.0, 1.0])] and len(drawn) == 8
+    assert plt.imread(tmp_path / "curves.png").shape[0] == 1072
+
+
+def test_a_population_shows_what_evolves_and_who_was_copied(tmp_path, drawn):
+    folders = [tmp_path / f"member_{index}" for index in range(2)]
+    for index, folder in enumerate(folders):
+        rates = [(1e6, 0.1), (2e6, 0.1), (3e6, 0.2 * (index + 1))]
+        write(folder / "metrics.csv", [METRICS | dict(frames=frames, learning_rate=rate) for frames, rate in rates])
+        write(folder / "population.csv", [dict(frames=2.5e6, is_copied=index, learning_rate=2)])
+    plots.draw(folders, tmp_path / "curves.png")
+    whole, rates = [1.0, 2.0, 3.0], drawn["learning rate"]
+    assert rates == [(whole, [0.1, 0.1, 0.2]), ([], []), (whole, [0.1, 0.1, 0.4]), ([3.0], [0.4])]
+    assert len(drawn) == 7 and len(drawn["policy lag, updates"]) == 2
