@@ -26,17 +26,19 @@ SETTINGS = {
 def main():
     root, output = Path("runs/tables"), Path("docs/results/tables")
     output.mkdir(parents=True, exist_ok=True)
-    lines = ["| | table | frames/s | lag, mean | p95 | largest | queue fill | return at half | return at the end |",
-             "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    names = ["", "table", "frames/s", "lag, mean", "p95", "largest", "queue fill", "chunks lost",
+             "frames to a return of 0.9", "return at the end"]  # fmt: skip
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for setting, options in SETTINGS.items():
         for kind in FRESH:
             runs = [run(root / setting / f"{kind}_{seed}", kind, seed, options) for seed in SEEDS]
             columns = [statistics.fmean(values) for values in zip(*runs)]
-            ends = [values[-1] for values in runs]
-            frames, lag, p95, largest, fill, half, end = columns
+            *_, needed, ends = zip(*runs)
+            frames, lag, p95, largest, fill, lost, learned, end = columns
             lines.append(
                 f"| {setting} | `{kind}` | {frames:,.0f} | {lag:.1f} | {p95:.1f} | {largest:.0f} | {fill:.2f} | "
-                f"{half:.2f} | {end:.2f} ({min(ends):.2f} to {max(ends):.2f}) |"
+                f"{lost:,.0f} | {learned:,.0f} ({min(needed):,.0f} to {max(needed):,.0f}) | "
+                f"{end:.2f} ({min(ends):.2f} to {max(ends):.2f}) |"
             )
     (output / "table.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
@@ -55,10 +57,10 @@ def run(folder: Path, kind: str, seed: int, options: list[str]) -> list[float]:
         rows = read_csv(folder / "metrics.csv")
     late = [row for row in rows if int(row["frames"]) > 0.25 * FRAMES and row["lag_mean"]]
     mean = lambda name: statistics.fmean(float(row[name]) for row in late if row[name])  # noqa: E731
-    half = next(row for row in rows if int(row["frames"]) >= FRAMES / 2)
+    learned = next(row for row in rows if row["return_mean"] and float(row["return_mean"]) >= 0.9)
     return [
         mean("frames_per_second"), mean("lag_mean"), mean("lag_p95"), max(float(row["lag_max"]) for row in late),
-        mean("queue_fill"), float(half["return_mean"]), float(rows[-1]["return_mean"]),
+        mean("queue_fill"), float(rows[-1]["missing_chunks"]), float(learned["frames"]), float(rows[-1]["return_mean"]),
     ]  # fmt: skip
 
 
