@@ -28,14 +28,13 @@ def learners_rate(config: config_lib.Config, seconds: float) -> float:
 
 def _rate_in_group(config: config_lib.Config, index: int, addresses: list[str], seconds: float) -> float:
     from impala.launching import peers, processes
-    from impala.learning import gradients
-    from impala.programs.compose import make_learner, make_network
+    from impala.programs.compose import make_group, make_learner, make_network
 
     size = config.learner.batch_size // len(addresses)
     processes.set_tensorflow_threads(max(1, len(os.sched_getaffinity(0)) // len(addresses)))
     processes.learner_device(index)
     peers.meet(index, addresses, seconds=60, should_stop=lambda: False)
-    group = gradients.Group(index, addresses, is_mean=config.loss.reduction == "mean")
+    group = make_group(config, index, addresses)
     spec = parts.make_environment(config, 1).spec
     learner = make_learner(config, make_network(config, spec), group=group)
     batch = parts.random_batch(config, spec, size)

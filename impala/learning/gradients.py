@@ -4,15 +4,15 @@
     learner 1: gradient of B/K chunks ─┼─ all-reduce: Σ ─▶ every learner applies the same update to the same weights
     learner …                          ┘
 
-One all-reduce an update carries gradients, metrics and the chunks' versions. It goes through TensorFlow's
-`MultiWorkerMirroredStrategy`, of which only the collectives are used: weights are ordinary variables, equal because
-they start equal and get equal updates.
+One all-reduce an update carries gradients, metrics and the chunks' versions. Weights are ordinary variables, equal
+because they start equal and get equal updates. The sum itself goes one of two ways: `collectives` over the network or
+between GPUs, and `through_arrays` of one machine's memory, where a gRPC of megabytes costs more than it adds up.
 """
 
 import contextlib
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -29,23 +29,18 @@ class LearnersDiffer(RuntimeError):
 class Group:
     """K learners that update together; every method is a rendezvous of all of them, called in the same order.
 
-    Making one waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It
-    takes SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
-    process. Its server answers whoever reaches its port: private networks only.
-
     Args:
       index: of this learner.
-      addresses: "host:port" of every learner's server.
+      size: K.
+      all_reduce: in a graph, this learner's tensor → the sum of all learners'.
       is_mean: losses are means over transitions, so gradients are weighted with their number.
     """
 
-    def __init__(self, index: int, addresses: Sequence[str], *, is_mean: bool = False):
-        self.index, self.size, self._is_mean = index, len(addresses), is_mean
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=index, rpc_layer="grpc"
-        )
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-        self._sum = tf.function(self._all_reduce, autograph=False)
+    def __init__(
+        self, index: int, size: int, all_reduce: Callable[[tf.Tensor], tf.Tensor], *, is_mean: bool = False
+    ):
+        self.index, self.size, self._all_reduce, self._is_mean = index, size, all_reduce, is_mean
+        self._sum = tf.function(all_reduce, autograph=False)
 
     def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
         """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
@@ -110,12 +105,42 @@ class Group:
         with naming_lost_peers():
             return self._sum(tf.cast(values, tf.float64)).numpy()
 
-    def _all_reduce(self, x: tf.Tensor) -> tf.Tensor:
+
+def collectives(index: int, addresses: Sequence[str]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns the all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
+
+    It waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It takes
+    SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
+    process. Its server answers whoever reaches its port: private networks only.
+
+    Args:
+      index: of this learner.
+      addresses: "host:port" of every learner's server.
+    """
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=index, rpc_layer="grpc"
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+    def all_reduce(x: tf.Tensor) -> tf.Tensor:
         def in_replica():
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))  # identity: it wants a device
 
-        return self._strategy.run(in_replica)
+        return strategy.run(in_replica)
+
+    return all_reduce
+
+
+def through_arrays(total: Callable[[np.ndarray], np.ndarray]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns the all-reduce by a function: array → sum; it raises ConnectionError where a learner is gone."""
+
+    def all_reduce(x: tf.Tensor) -> tf.Tensor:
+        summed = tf.numpy_function(total, [x], x.dtype)
+        summed.set_shape(x.shape)
+        return summed
+
+    return all_reduce
 
 
 @contextlib.contextmanager
@@ -124,7 +149,12 @@ def naming_lost_peers():
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-            tf.errors.DeadlineExceededError) as error:  # fmt: skip
+            tf.errors.DeadlineExceededError, tf.errors.UnknownError) as error:  # fmt: skip
+        lines = str(error).strip().splitlines()
+        if isinstance(error, tf.errors.UnknownError):  # what a function of arrays raised, among a traceback
+            lines = [line for line in lines if line.startswith("ConnectionError: ")]
+            if not lines:
+                raise
         logging.error("%s", error)
-        reason = str(error).strip().splitlines()[0][:200]
+        reason = lines[0][:200]
         raise PeerLost(f"another learner ended or froze, so that all end; start again to resume ({reason})") from None

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -214,6 +214,24 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
         after_update=_jobs_after_update(config, network),
         group=group,
     )
+
+
+def make_group(config: Config, index: int, addresses: Sequence[str]):
+    """Composes the `gradients.Group` of learners that have met at `addresses`, of which this one is at `index`.
+
+    On one machine without GPUs the sum goes through its memory, else through TensorFlow's collectives.
+    """
+    import tensorflow as tf
+
+    from impala.launching.shared_sum import SharedSum
+    from impala.learning import gradients
+
+    is_one_machine = len({address.rpartition(":")[0] for address in addresses}) == 1
+    if is_one_machine and not tf.config.get_visible_devices("GPU"):
+        all_reduce = gradients.through_arrays(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
+    else:
+        all_reduce = gradients.collectives(index, addresses)
+    return gradients.Group(index, len(addresses), all_reduce, is_mean=config.loss.reduction == "mean")
 
 
 def _jobs_after_update(config: Config, network) -> list[Callable]:

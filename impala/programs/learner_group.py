@@ -20,7 +20,7 @@ def join(config: Config, index: int, peers, stop: threading.Event):
     """
     from impala.launching import processes
     from impala.launching.peers import meet
-    from impala.learning import gradients
+    from impala.programs.compose import make_group
 
     processes.check_port_is_free(int(peers[index].rpartition(":")[2]))
     try:
@@ -33,7 +33,7 @@ def join(config: Config, index: int, peers, stop: threading.Event):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
         with _ending_with_peers():
-            group = gradients.Group(index, peers, is_mean=config.loss.reduction == "mean")
+            group = make_group(config, index, peers)
     processes.restore_signals(stop)
     return group
 
@@ -48,7 +48,7 @@ def _ending_with_peers():
 
     try:
         yield
-    except (PeerLost, tf.errors.OpError) as error:
+    except (PeerLost, tf.errors.OpError, OSError) as error:
         print(error, file=sys.stderr, flush=True)
         processes.finish(processes.EXIT_TRY_AGAIN)
 

@@ -3,7 +3,6 @@
 python -m tests.learning.group_worker INDEX ADDRESS,ADDRESS… MODE OUTPUT
 """
 
-import functools
 import os
 import signal
 import sys
@@ -92,13 +91,16 @@ def main():
     index, addresses, mode, output = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3], sys.argv[4]
     import tensorflow as tf
 
+    from impala import config as config_lib
     from impala.learning import gradients
+    from impala.programs import compose
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    make = functools.partial(gradients.Group, index, addresses)
     if mode == "wait":
         return wait_for_peers(index, addresses)
-    group, size = make(is_mean=mode == "mean"), B // len(addresses)
+    reduction = "mean" if mode == "mean" else "sum"
+    config = config_lib.build({}, {"environment.name": "catch", "loss.reduction": reduction})
+    group, size = compose.make_group(config, index, addresses), B // len(addresses)
     share = slice(index * size, (index + 1) * size)
     if mode in ("sum", "mean"):
         learner = make_learner(mode, "adam" if mode == "sum" else "rmsprop", group)

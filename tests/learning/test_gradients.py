@@ -12,20 +12,22 @@ import pytest
 
 from tests.learning import group_worker
 
+ONE_MACHINE, SEVERAL = ("localhost",) * 3, ("127.0.0.1", "localhost", "localhost")  # as far as their names tell
 
-def free_addresses(count):
+
+def free_addresses(count, hosts=ONE_MACHINE):
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("localhost", 0))
-    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    addresses = [f"{host}:{each.getsockname()[1]}" for host, each in zip(hosts, sockets)]
     for each in sockets:
         each.close()
     return addresses
 
 
-def run_group(num_learners, mode, folder):
+def run_group(num_learners, mode, folder, hosts):
     """Returns the processes and the paths of what they write."""
-    addresses, paths = free_addresses(num_learners), [folder / f"{index}.npz" for index in range(num_learners)]
+    addresses, paths = free_addresses(num_learners, hosts), [folder / f"{index}.npz" for index in range(num_learners)]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.learning.group_worker", str(index), ",".join(addresses), mode, str(path)],
@@ -36,10 +38,11 @@ def run_group(num_learners, mode, folder):
     return processes, paths
 
 
+@pytest.mark.parametrize("hosts", [ONE_MACHINE, SEVERAL])
 @pytest.mark.parametrize("num_learners, mode", [(2, "sum"), (3, "mean")])
-def test_k_learners_are_one(tmp_path, num_learners, mode):
+def test_k_learners_are_one(tmp_path, num_learners, mode, hosts):
     """Same weights after 50 updates on the same batches, same metrics, and a bad share skips the update for all."""
-    processes, paths = run_group(num_learners, mode, tmp_path)
+    processes, paths = run_group(num_learners, mode, tmp_path, hosts)
     alone = group_worker.make_learner(mode, "adam" if mode == "sum" else "rmsprop")
     expected = group_worker.train(alone, poisoned_share=True)
     for process in processes:
@@ -82,11 +85,12 @@ def test_a_missing_peer_is_named_and_a_wait_can_be_ended(tmp_path):
     assert f"the learners did not meet: no answer from 1 at {waiting[1]} within 6 s; start again" in errors
 
 
-def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path):
+@pytest.mark.parametrize("hosts", [ONE_MACHINE, SEVERAL])
+def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path, hosts):
     """Before that, what the first learner restored reaches the others, and they agree on whose turn it is."""
     (tmp_path / "die").mkdir()
     (tmp_path / "freeze").mkdir()
-    groups = {mode: run_group(2, mode, tmp_path / mode)[0] for mode in ("die", "freeze")}
+    groups = {mode: run_group(2, mode, tmp_path / mode, hosts)[0] for mode in ("die", "freeze")}
     for mode, limit in (("die", 30.0), ("freeze", 60.0)):
         first, second = groups[mode]
         output, errors = first.communicate(timeout=120)

@@ -1,0 +1,159 @@
+"""The sum of what several processes of one machine bring, through memory that both sides of a connection see.
+
+    process 1: its array ─┐                                          ┌─▶ process 1
+    process 2: its array ─┼─▶ process 0: Σ, in the order of indices ─┼─▶ process 2: the same, bit for bit
+    …                     ┘                                          └─▶ …
+
+A byte through a local socket says that an array is there; who waits sleeps. Another byte each second says that a
+process runs. Neither memory nor socket has a name in the file system: both are gone with the processes.
+"""
+
+import contextlib
+import mmap
+import os
+import select
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+
+_IT_IS_THERE, _STILL_HERE, _BEAT_SECONDS = b"!", b".", 1.0
+_INDEX, _CREDENTIALS = struct.Struct("<i"), struct.Struct("3i")
+
+
+class SharedSum:
+    """A function: array → the sum of the arrays of all processes, which call it with the same shapes and dtypes.
+
+    Making one waits for all processes.
+
+    Args:
+      index: of this process.
+      size: the number of processes.
+      address: the same for all of these, and no others; see `shared_memory.new_address`.
+      patience_seconds: for a process that does not come, and for one that does not run.
+
+    Raises:
+      OSError: the address is in use.
+      ConnectionError: a process did not come; of a call, one ended or froze.
+    """
+
+    def __init__(self, index: int, size: int, address: str, *, patience_seconds: float = 15.0):
+        self._is_first = index == 0
+        if self._is_first:
+            self._links = _accept(size, address, patience_seconds)
+        else:
+            self._links = [_connect(index, address, patience_seconds)]
+        threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        if self._is_first:
+            total = values.copy()
+            for link in self._links:
+                link.wait()
+                total += link.array_like(values)
+            for link in self._links:
+                link.send(total)
+            return total
+        (link,) = self._links
+        link.send(values)
+        link.wait()
+        return link.array_like(values).copy()
+
+    def _beat(self) -> None:
+        while True:
+            for link in self._links:
+                link.beat()
+            time.sleep(_BEAT_SECONDS)
+
+
+class _Link:
+    """One end of a connection between two processes, whose memory holds one array, of either side in turn."""
+
+    def __init__(self, peer: int, connection: socket.socket, handle: int, patience_seconds: float):
+        self._peer, self._socket, self._handle, self._memory = peer, connection, handle, b""
+        self._patience = patience_seconds
+
+    def array_like(self, values: np.ndarray) -> np.ndarray:
+        """Returns the memory as an array of the shape and dtype of `values`."""
+        if len(self._memory) < values.nbytes:
+            if os.fstat(self._handle).st_size < values.nbytes:
+                os.ftruncate(self._handle, values.nbytes)
+            self._memory = mmap.mmap(self._handle, values.nbytes)
+        return np.frombuffer(self._memory, values.dtype, values.size).reshape(values.shape)
+
+    def send(self, values: np.ndarray) -> None:
+        """Leaves `values` for the other side, which gets them even if this process ends now."""
+        self.array_like(values)[...] = values
+        if not select.select([], [self._socket], [], self._patience)[1]:  # full of beats that it did not read
+            raise self._lost("froze")
+        try:
+            self._socket.sendall(_IT_IS_THERE)
+        except OSError:
+            raise self._lost("ended") from None
+
+    def wait(self) -> None:
+        """Waits for an array of the other side, as long as that runs."""
+        heard = time.monotonic()
+        while time.monotonic() - heard < self._patience:
+            if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
+                continue
+            try:
+                said = self._socket.recv(4096)
+            except OSError:
+                said = b""
+            if not said:
+                raise self._lost("ended")
+            if _IT_IS_THERE in said:
+                return
+            heard = time.monotonic()
+        raise self._lost("froze")
+
+    def beat(self) -> None:
+        """Tells the other side that this process runs."""
+        with contextlib.suppress(OSError):  # it is gone, or did not read for minutes: that is for `wait` to notice
+            self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)
+
+    def _lost(self, how: str) -> ConnectionError:
+        return ConnectionError(f"process {self._peer} {how}")
+
+
+def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
+    """Returns links to all other processes, in the order of their indices."""
+    links, deadline = {}, time.monotonic() + patience_seconds
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + address)
+        server.listen(size)
+        while missing := [index for index in range(1, size) if index not in links]:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                raise ConnectionError(f"process {missing[0]} did not come within {patience_seconds:g} s") from None
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+                connection.close()
+                continue
+            said, (handle,), *_ = socket.recv_fds(connection, _INDEX.size, 1)
+            (index,) = _INDEX.unpack(said)
+            links[index] = _Link(index, connection, handle, patience_seconds)
+    return [links[index] for index in sorted(links)]
+
+
+def _connect(index: int, address: str, patience_seconds: float) -> _Link:
+    """Returns a link to the first process, which may not be there yet."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect("\0" + address)
+            break
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise ConnectionError(f"process 0 did not come within {patience_seconds:g} s: {error}") from None
+            time.sleep(0.05)
+    handle = os.memfd_create("impala", os.MFD_CLOEXEC)
+    socket.send_fds(connection, [_INDEX.pack(index)], [handle])
+    return _Link(0, connection, handle, patience_seconds)
