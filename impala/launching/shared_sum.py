@@ -1,14 +1,15 @@
-"""The sum of what several processes of one machine bring, through memory that both sides of a connection see.
+"""Sums of what several processes of one machine bring, through memory that both sides of a connection see.
 
-    process 1: its array ─┐                                          ┌─▶ process 1
-    process 2: its array ─┼─▶ process 0: Σ, in the order of indices ─┼─▶ process 2: the same, bit for bit
-    …                     ┘                                          └─▶ …
+    process 1: its arrays ─┐                                          ┌─▶ process 1
+    process 2: its arrays ─┼─▶ process 0: Σ, in the order of indices ─┼─▶ process 2: the same, bit for bit
+    …                      ┘                                          └─▶ …
 
-A byte through a local socket says that an array is there; who waits sleeps. Another byte each second says that a
+A byte through a local socket says that arrays are there; who waits sleeps. Another byte each second says that a
 process runs. Neither memory nor socket has a name in the file system: both are gone with the processes.
 """
 
 import contextlib
+import itertools
 import mmap
 import os
 import select
@@ -16,15 +17,16 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-_IT_IS_THERE, _STILL_HERE, _BEAT_SECONDS = b"!", b".", 1.0
+_THEY_ARE_THERE, _STILL_HERE, _BEAT_SECONDS, _ALIGNMENT = b"!", b".", 1.0, 64
 _INDEX, _CREDENTIALS = struct.Struct("<i"), struct.Struct("3i")
 
 
 class SharedSum:
-    """A function: array → the sum of the arrays of all processes, which call it with the same shapes and dtypes.
+    """A function: arrays → the sums of the arrays of all processes, which call it with the same shapes and dtypes.
 
     Making one waits for all processes.
 
@@ -47,19 +49,20 @@ class SharedSum:
             self._links = [_connect(index, address, patience_seconds)]
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._is_first:
-            total = values.copy()
+            sums = [np.array(array) for array in arrays]
             for link in self._links:
                 link.wait()
-                total += link.array_like(values)
+                for total, theirs in zip(sums, link.arrays_like(sums)):
+                    total += theirs
             for link in self._links:
-                link.send(total)
-            return total
+                link.send(sums)
+            return sums
         (link,) = self._links
-        link.send(values)
+        link.send(arrays)
         link.wait()
-        return link.array_like(values).copy()
+        return [array.copy() for array in link.arrays_like(arrays)]
 
     def _beat(self) -> None:
         while True:
@@ -69,32 +72,38 @@ class SharedSum:
 
 
 class _Link:
-    """One end of a connection between two processes, whose memory holds one array, of either side in turn."""
+    """One end of a connection between two processes, whose memory holds arrays, of either side in turn."""
 
     def __init__(self, peer: int, connection: socket.socket, handle: int, patience_seconds: float):
         self._peer, self._socket, self._handle, self._memory = peer, connection, handle, b""
         self._patience = patience_seconds
 
-    def array_like(self, values: np.ndarray) -> np.ndarray:
-        """Returns the memory as an array of the shape and dtype of `values`."""
-        if len(self._memory) < values.nbytes:
-            if os.fstat(self._handle).st_size < values.nbytes:
-                os.ftruncate(self._handle, values.nbytes)
-            self._memory = mmap.mmap(self._handle, values.nbytes)
-        return np.frombuffer(self._memory, values.dtype, values.size).reshape(values.shape)
+    def arrays_like(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Returns the memory as arrays of the shapes and dtypes of `arrays`."""
+        starts = [0, *itertools.accumulate(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]
+        size = max(starts[-1], _ALIGNMENT)  # no memory is empty
+        if len(self._memory) < size:
+            if os.fstat(self._handle).st_size < size:
+                os.ftruncate(self._handle, size)
+            self._memory = mmap.mmap(self._handle, size)
+        return [
+            np.frombuffer(self._memory, array.dtype, array.size, start).reshape(array.shape)
+            for array, start in zip(arrays, starts)
+        ]
 
-    def send(self, values: np.ndarray) -> None:
-        """Leaves `values` for the other side, which gets them even if this process ends now."""
-        self.array_like(values)[...] = values
+    def send(self, arrays: Sequence[np.ndarray]) -> None:
+        """Leaves `arrays` for the other side, which gets them even if this process ends now."""
+        for target, array in zip(self.arrays_like(arrays), arrays):
+            target[...] = array
         if not select.select([], [self._socket], [], self._patience)[1]:  # full of beats that it did not read
             raise self._lost("froze")
         try:
-            self._socket.sendall(_IT_IS_THERE)
+            self._socket.sendall(_THEY_ARE_THERE)
         except OSError:
             raise self._lost("ended") from None
 
     def wait(self) -> None:
-        """Waits for an array of the other side, as long as that runs."""
+        """Waits for arrays of the other side, as long as that runs."""
         heard = time.monotonic()
         while time.monotonic() - heard < self._patience:
             if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
@@ -105,7 +114,7 @@ class _Link:
                 said = b""
             if not said:
                 raise self._lost("ended")
-            if _IT_IS_THERE in said:
+            if _THEY_ARE_THERE in said:
                 return
             heard = time.monotonic()
         raise self._lost("froze")

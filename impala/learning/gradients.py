@@ -5,8 +5,8 @@
     learner …                          ┘
 
 One all-reduce an update carries gradients, metrics and the chunks' versions. Weights are ordinary variables, equal
-because they start equal and get equal updates. The sum itself goes one of two ways: `collectives` over the network or
-between GPUs, and `through_arrays` of one machine's memory, where a gRPC of megabytes costs more than it adds up.
+because they start equal and get equal updates. The sum itself goes one of two ways: `Collectives` over the network or
+between GPUs, and `ThroughArrays` of one machine's memory, where a gRPC of megabytes takes longer than half an update.
 """
 
 import contextlib
@@ -32,15 +32,12 @@ class Group:
     Args:
       index: of this learner.
       size: K.
-      all_reduce: in a graph, this learner's tensor → the sum of all learners'.
+      all_reduce: `Collectives` or `ThroughArrays`.
       is_mean: losses are means over transitions, so gradients are weighted with their number.
     """
 
-    def __init__(
-        self, index: int, size: int, all_reduce: Callable[[tf.Tensor], tf.Tensor], *, is_mean: bool = False
-    ):
+    def __init__(self, index: int, size: int, all_reduce, *, is_mean: bool = False):
         self.index, self.size, self._all_reduce, self._is_mean = index, size, all_reduce, is_mean
-        self._sum = tf.function(all_reduce, autograph=False)
 
     def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
         """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
@@ -53,10 +50,7 @@ class Group:
         facts = tf.concat([tf.stack([metrics[name] for name in names]), columns], axis=0)
         # Each learner fills its own row of a table of zeros: a sum that gathers.
         table = tf.pad(facts[None], [[self.index, self.size - 1 - self.index], [0, 0]])  # [K, facts]
-        parts = [gradient * weight for gradient in gradients] + [table]
-        total = self._all_reduce(tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0))
-        flat = tf.split(total, [part.shape.num_elements() for part in parts])
-        *gradients, table = (tf.reshape(f, part.shape) for f, part in zip(flat, parts))
+        *gradients, table = self._all_reduce.of_tensors([gradient * weight for gradient in gradients] + [table])
         columns = dict(zip(names, tf.unstack(table[:, : len(names)], axis=1)))
         num_rows = tf.maximum(tf.reduce_sum(columns["num_rows"]), 1.0)
         if self._is_mean:
@@ -103,55 +97,76 @@ class Group:
 
     def _sum_of(self, values) -> np.ndarray:
         with naming_lost_peers():
-            return self._sum(tf.cast(values, tf.float64)).numpy()
+            return self._all_reduce.of_array(np.asarray(values, np.float64))
 
 
-def collectives(index: int, addresses: Sequence[str]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
+class Collectives:
+    """The all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
 
-    It waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It takes
-    SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
+    Making one waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It
+    takes SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
     process. Its server answers whoever reaches its port: private networks only.
 
     Args:
       index: of this learner.
       addresses: "host:port" of every learner's server.
     """
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=index, rpc_layer="grpc"
-    )
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
-    def all_reduce(x: tf.Tensor) -> tf.Tensor:
+    def __init__(self, index: int, addresses: Sequence[str]):
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=index, rpc_layer="grpc"
+        )
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        self._sum_now = tf.function(self._sum, autograph=False)
+
+    def of_tensors(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums of all learners' `tensors`, in a graph; they have the same dtype."""
+        total = self._sum(tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0))
+        parts = tf.split(total, [x.shape.num_elements() for x in tensors])
+        return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors)]
+
+    def of_array(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum of all learners' `values`."""
+        return self._sum_now(tf.constant(values)).numpy()
+
+    def _sum(self, x: tf.Tensor) -> tf.Tensor:
         def in_replica():
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(x))  # identity: it wants a device
 
-        return strategy.run(in_replica)
-
-    return all_reduce
+        return self._strategy.run(in_replica)
 
 
-def through_arrays(total: Callable[[np.ndarray], np.ndarray]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the all-reduce by a function: array → sum; it raises ConnectionError where a learner is gone."""
+class ThroughArrays:
+    """An all-reduce like `Collectives`, on the CPU.
 
-    def all_reduce(x: tf.Tensor) -> tf.Tensor:
-        summed = tf.numpy_function(total, [x], x.dtype)
-        summed.set_shape(x.shape)
-        return summed
+    Args:
+      total: arrays → the sums of all learners' arrays; it raises ConnectionError where a learner is gone.
+    """
 
-    return all_reduce
+    def __init__(self, total: Callable[[Sequence[np.ndarray]], list[np.ndarray]]):
+        self._total = total
+
+    def of_tensors(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        sums = tf.numpy_function(lambda *arrays: self._total(arrays), tensors, [x.dtype for x in tensors])
+        for x, total in zip(tensors, sums, strict=True):
+            total.set_shape(x.shape)
+        return sums
+
+    def of_array(self, values: np.ndarray) -> np.ndarray:
+        (total,) = self._total([values])
+        return total
 
 
 @contextlib.contextmanager
 def naming_lost_peers():
-    """Turns what TensorFlow raises where a peer is gone into `PeerLost`."""
+    """Turns what an all-reduce raises where a peer is gone into `PeerLost`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-            tf.errors.DeadlineExceededError, tf.errors.UnknownError) as error:  # fmt: skip
+            tf.errors.DeadlineExceededError, tf.errors.UnknownError, ConnectionError) as error:  # fmt: skip
         lines = str(error).strip().splitlines()
-        if isinstance(error, tf.errors.UnknownError):  # what a function of arrays raised, among a traceback
+        if isinstance(error, tf.errors.UnknownError):  # what `ThroughArrays` called raised, among a traceback
             lines = [line for line in lines if line.startswith("ConnectionError: ")]
             if not lines:
                 raise

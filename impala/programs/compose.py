@@ -228,9 +228,9 @@ def make_group(config: Config, index: int, addresses: Sequence[str]):
 
     is_one_machine = len({address.rpartition(":")[0] for address in addresses}) == 1
     if is_one_machine and not tf.config.get_visible_devices("GPU"):
-        all_reduce = gradients.through_arrays(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
+        all_reduce = gradients.ThroughArrays(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
     else:
-        all_reduce = gradients.collectives(index, addresses)
+        all_reduce = gradients.Collectives(index, addresses)
     return gradients.Group(index, len(addresses), all_reduce, is_mean=config.loss.reduction == "mean")
 
 

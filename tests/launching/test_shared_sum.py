@@ -12,7 +12,7 @@ import pytest
 from impala.launching.shared_memory import new_address
 from impala.launching.shared_sum import SharedSum
 
-SHAPES = [((3, 2), "f4"), ((), "f8"), ((0,), "f4"), ((700_000,), "f4"), ((3, 2), "f4"), ((5,), "i8")]
+SHAPES = [((0,), "f4"), ((3, 2), "f4"), ((), "f8"), ((), "f4"), ((0,), "f4"), ((700_000,), "f4"), ((3, 2), "f4"), ((5,), "i8")]
 
 
 def share(index, number):
@@ -22,7 +22,8 @@ def share(index, number):
 
 def bring_all(index, size, address, results):
     total = SharedSum(index, size, address)
-    results.put((index, [total(share(index, number)) for number in range(len(SHAPES))]))
+    one_by_one = [total([share(index, number)])[0] for number in range(len(SHAPES))]
+    results.put((index, one_by_one, total([share(index, number) for number in range(len(SHAPES))])))
 
 
 def beside(function, *arguments):
@@ -35,12 +36,14 @@ def beside(function, *arguments):
 def test_all_get_the_sum_bit_for_bit(size):
     address, results = new_address(), multiprocessing.get_context("spawn").Queue()
     processes = [beside(bring_all, index, size, address, results) for index in reversed(range(size))]
-    sums = dict(results.get(timeout=60) for _ in processes)
+    sums = [results.get(timeout=60) for _ in processes]
+    assert {index for index, *_ in sums} == set(range(size))
     for number in range(len(SHAPES)):
         expected = sum((share(index, number) for index in range(1, size)), start=share(0, number))
-        for index in range(size):
-            assert sums[index][number].tobytes() == expected.tobytes()
-            assert (sums[index][number].shape, sums[index][number].dtype) == (expected.shape, expected.dtype)
+        for _, one_by_one, at_once in sums:
+            for got in (one_by_one[number], at_once[number]):
+                assert got.tobytes() == expected.tobytes()
+                assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
@@ -48,7 +51,7 @@ def test_all_get_the_sum_bit_for_bit(size):
 
 def bring_and_end(index, size, address):
     total = SharedSum(index, size, address)
-    total(np.zeros(1_000_000, np.float32))
+    total([np.zeros(1_000_000, np.float32)])
     os._exit(0)
 
 
@@ -58,20 +61,20 @@ def test_who_ends_after_a_sum_takes_it_from_nobody():
         address = new_address()
         process = beside(bring_and_end, 0, 2, address)
         total = SharedSum(1, 2, address, patience_seconds=30.0)
-        assert total(np.ones(1_000_000, np.float32)).sum() == 1_000_000
+        assert total([np.ones(1_000_000, np.float32)])[0].sum() == 1_000_000
         process.join(30)
         with pytest.raises(ConnectionError, match="process 0 ended"):
-            total(np.ones(1, np.float32))
+            total([np.ones(1, np.float32)])
 
 
 def bring_twice_and(what, index, address):
     total = SharedSum(index, 2, address)
-    total(np.zeros(3)), total(np.zeros(3))
+    total([np.zeros(3)]), total([np.zeros(3)])
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what == "be slow":
         time.sleep(5.0)
-        total(np.ones(3))
+        total([np.ones(3)])
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -82,10 +85,10 @@ def test_who_ends_or_freezes_is_named(index, what, least, most, message):
     total = SharedSum(index, 2, address, patience_seconds=30.0)
     for link in total._links:
         link._patience = 3.0
-    total(np.zeros(3)), total(np.zeros(3))
+    total([np.zeros(3)]), total([np.zeros(3)])
     started = time.monotonic()
     with pytest.raises(ConnectionError, match=f"process {1 - index} {message}"):
-        total(np.ones(3))
+        total([np.ones(3)])
     assert least <= time.monotonic() - started <= most
     process.kill()
 
@@ -97,8 +100,8 @@ def test_who_is_slow_but_runs_is_waited_for(index):
     total = SharedSum(index, 2, address, patience_seconds=30.0)
     for link in total._links:
         link._patience = 2.0
-    total(np.zeros(3)), total(np.zeros(3))
-    np.testing.assert_array_equal(total(np.full(3, 2.0)), 3.0)
+    total([np.zeros(3)]), total([np.zeros(3)])
+    np.testing.assert_array_equal(total([np.full(3, 2.0)])[0], 3.0)
 
 
 def test_who_does_not_come_is_named_and_a_taken_address_is_refused():
