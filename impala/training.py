@@ -3,6 +3,7 @@
 import contextlib
 import ctypes.util
 import importlib.util
+import math
 import os
 import time
 from pathlib import Path
@@ -139,12 +140,13 @@ def _check_learners(config: config_lib.Config, threads: bool) -> None:
         raise config_lib.ConfigError([
             f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
         ])  # fmt: skip
-    for key, count in {"learner.num_learners": num_learners, "population.size": config.population.size}.items():
-        if 0 < _num_gpus() < count:
-            raise config_lib.ConfigError([
-                f"{key}={count}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
-                "CUDA_VISIBLE_DEVICES= to learn on CPUs"
-            ])  # fmt: skip
+    counts = {"learner.num_learners": num_learners, "population.size": config.population.size}
+    if 0 < _num_gpus() < math.prod(counts.values()):
+        said = " times ".join(f"{key}={count}" for key, count in counts.items() if count > 1)
+        raise config_lib.ConfigError([
+            f"{said}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
+            "CUDA_VISIBLE_DEVICES= to learn on CPUs"
+        ])  # fmt: skip
 
 
 def _num_gpus() -> int:

@@ -351,6 +351,11 @@ def test_every_config_of_the_repository_loads_and_makes_the_round_trip(path, loa
     assert load_text(config_lib.dump(config)) == config
 
 
+@pytest.mark.parametrize("path", TRAININGS, ids=lambda path: path.stem)
+def test_every_config_of_the_repository_takes_two_learners(path):
+    assert config_lib.load(path, {"learner.num_learners": 2}).learner.num_learners == 2
+
+
 def test_there_are_configs():
     assert len(CONFIGS) >= 3
 

@@ -93,11 +93,6 @@ class Config(Model):
 
     def _check_several_learners(self) -> None:
         num_learners, batch_size = self.learner.num_learners, self.learner.batch_size
-        if self.population.size > 1:
-            raise ValueError(
-                f"population.size={self.population.size}: a member of a population has one learner, and "
-                f"learner.num_learners={num_learners}; expected one of the two to be 1"
-            )
         if batch_size % num_learners or self.num_replayed % num_learners:
             what = f"{batch_size} chunks" + (f", {self.num_replayed} of them replayed," if self.num_replayed else "")
             raise ValueError(
@@ -111,16 +106,23 @@ class Config(Model):
             )
 
     def _check_one_place(self) -> None:
-        """What central inference has in one process: one learner, one queue of chunks, one agent."""
+        """What central inference has in one process, or in one for each learner: a queue of chunks, one agent."""
+        is_ga3c, num_learners = self.program == "ga3c", self.learner.num_learners
         for key, value, expected in (
-            ("learner.num_learners", self.learner.num_learners, 1), ("population.size", self.population.size, 1),
+            ("population.size", self.population.size, 1),
             ("replay.fraction", self.replay.fraction, 0.0), ("replay.queue_kind", self.replay.queue_kind, "queue"),
             *([("learner.max_lag", self.learner.max_lag, None), ("record_chunks", self.record_chunks, 0)]
-              if self.program == "ga3c" else []),
+              if is_ga3c else []),
         ):  # fmt: skip
             if value != expected:
                 wanted = "null" if expected is None else expected
                 raise ValueError(f"{key}={value}: not with program={self.program}; expected {wanted}")
+        num_shared = self.actor.num_actors * (1 if is_ga3c else self.actor.num_lanes)
+        if num_shared < num_learners:
+            raise ValueError(
+                f"learner.num_learners={num_learners}: more than the {num_shared} {'agents' if is_ga3c else 'lanes'} "
+                f"that program={self.program} shares out among them; expected a larger actor.num_actors"
+            )
         num_lane = self.actor.num_lane_environments
         if self.inference.max_environments < num_lane:
             raise ValueError(

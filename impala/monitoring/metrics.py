@@ -201,9 +201,9 @@ class Monitor:
             self._waited += seconds
 
     def add_actor_report(self, shares: dict[str, float], episodes: list[Episode]) -> None:
-        """Counts finished episodes and an actor's shares of time since its last report."""
+        """Counts finished episodes and an actor's shares of time since its last report, if it says any."""
         with self._lock:
-            self._actor_shares.append(shares)
+            self._actor_shares += [shares] if shares else []
         self.add_episodes(episodes)
 
     def add_episodes(self, episodes: list[Episode]) -> None:

@@ -17,10 +17,15 @@ launch, and those beyond N_A wait for their turn; trainers prepare their batches
 the other, so that a checkpoint holds the weights of one moment; the last reward of an episode enters its returns, which
 the published code drops; an unroll is cut at T steps and goes on across the end of an episode, masked there; both
 queues are in this process's memory.
+
+With `learner.num_learners` K there are K of these processes, each for its share of the agents and with a controller of
+its own, that make the same updates (`learning.gradients`).
 """
 
+import collections
 import contextlib
 import functools
+import math
 import queue
 import threading
 import time
@@ -30,13 +35,14 @@ import launchpad as lp
 import numpy as np
 
 from impala.config import Config
+from impala.programs import learner_group
 from impala.programs.compose import make_actor
 from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
 from impala.programs.placements import with_version
 from impala.programs.random_walk import RandomWalk
 from impala.programs.remote_actor import RemoteActorNode
-from impala.programs.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
+from impala.programs.run import NUM_SPARE_THREADS, Run
 from impala.programs.side_jobs import Periodically
 from impala.types import Chunk, EnvironmentSpec, Origin, chunk_spec
 
@@ -44,33 +50,36 @@ _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chu
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires the one process with the model, and `actor.num_actors` agents."""
+    """Wires the processes with the model, and `actor.num_actors` agents."""
     program = lp.Program(config.program)
     # Every lane may wait for a prediction and for room in the training queue at the same time.
     threads = 2 * config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
-    learner = program.add_node(
-        lp.CourierNode(TrainerNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
-    )
-    learner.set_client_kwargs(call_timeout=RPC_SECONDS)
+    learners = learner_group.add(
+        program, config.learner.num_learners,
+        lambda index, peers, _: lp.CourierNode(
+            TrainerNode, config, spec, run, index, peers=peers, courier_kwargs={"thread_pool_size": threads}
+        ),
+    )  # fmt: skip
     for index in range(config.actor.num_actors):
-        program.add_node(lp.PyClassNode(AgentNode, config, run, index, learner=learner), "actor")
+        program.add_node(lp.PyClassNode(AgentNode, config, run, index, learners=learners), "actor")
     if config.evaluator.num_episodes:
-        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")
     return program
 
 
 class TrainerNode(LearnerNode):
     """A `LearnerNode` whose batches come through its own RPC `train`, and which predicts for the agents."""
 
-    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run):
-        super().__init__(config, spec, run, table=None)
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, peers=()):
+        super().__init__(config, spec, run, index, table=None, peers=peers)
         from impala.acting import policies, predictors
         from impala.crews import Crew, Gate
         from impala.launching import shared_memory
         from impala.replay.datasets import Deduplicator
         from impala.replay.memory import MemoryQueue
 
-        self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
+        num_learners = config.learner.num_learners
+        self._queue = MemoryQueue(math.ceil(config.queue_size / num_learners), should_stop=self._stop.is_set)
         self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
         chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape, version_per_step=True)
         self._fields = {name: tuple(field) for name, field in chunk._asdict().items() if field}
@@ -83,10 +92,11 @@ class TrainerNode(LearnerNode):
         self._address = shared_memory.new_address()
         shared_memory.Server(self._address, self._predict_in_turn)
         self._turn, self._results = threading.Lock(), queue.SimpleQueue()
+        self._prepared: collections.deque[Chunk] = collections.deque()  # batches; peers may not have theirs yet
         self._trainers: Crew | None = None
-        self._agents = Gate(config.actor.num_actors)
+        num_agents = dict(num_agents=len(range(index, config.actor.num_actors, num_learners)))
+        self._agents = Gate(num_agents["num_agents"])
         sizes = dict(num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers)
-        num_agents = dict(num_agents=config.actor.num_actors)
         self._walk = RandomWalk(num_agents | sizes, most=num_agents, apply=self._set_sizes, seed=config.seed)
 
     # --- RPCs ---
@@ -151,16 +161,28 @@ class TrainerNode(LearnerNode):
         """One turn of a trainer."""
         from impala.replay import datasets
 
-        started = time.monotonic()
-        chunks = self._queue.take(self._config.learner.batch_size, _TAKE_SECONDS)
-        self._monitor.add_wait((time.monotonic() - started) / self._walk.sizes["num_trainers"])
-        if not chunks:
+        learner, num_trainers, started = self._config.learner, self._walk.sizes["num_trainers"], time.monotonic()
+        chunks = []
+        if len(self._prepared) < num_trainers:
+            chunks = self._queue.take(learner.batch_size // learner.num_learners, _TAKE_SECONDS)
+        self._monitor.add_wait((time.monotonic() - started) / num_trainers)
+        if not chunks and not self._group:
             return
-        batch = datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in chunks], self._device)
+        batches = []
+        if chunks:
+            marked = [datasets.marked(chunk, is_replayed=False) for chunk in chunks]
+            batches = [datasets.stack(marked, self._device)]
         with self._turn:
-            self._is_over = self._is_over or self._wants_end()
-            if not self._is_over:
-                self._results.put(self._update(batch))
+            self._prepared += batches
+            if self._is_over:
+                return
+            self._held = self._prepared[0] if self._prepared else None
+            if self._group:
+                is_ready, _, _ = self._agree(0.0)
+            else:
+                is_ready, self._is_over = self._held is not None, self._wants_end()
+            if is_ready and not self._is_over:
+                self._results.put(self._update(self._prepared.popleft()))
 
     def _set_sizes(self, sizes: dict[str, int]) -> None:
         self._agents.size, self._predictors.crew.size = sizes["num_agents"], sizes["num_predictors"]
@@ -188,19 +210,23 @@ class TrainerNode(LearnerNode):
         return self._queue.fill()
 
     def _counts(self) -> dict[str, float | None]:
+        return super()._counts() | self._walk.sizes | self._predictors.log.columns()
+
+    def _own_counts(self) -> dict[str, int]:
         deduplicator = self._deduplicator
-        counts = dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
-        return super()._counts() | counts | self._walk.sizes | self._predictors.log.columns()
+        return dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
 
 
 class AgentNode(RemoteActorNode):
-    """Steps one agent's environments with predictions of the process that has the model."""
+    """Steps one agent's environments with predictions of a process that has the model, and hands in what it played."""
 
-    def __init__(self, config: Config, run: Run, index: int, *, learner):
-        super().__init__(config, run, index, learner=learner)
+    def __init__(self, config: Config, run: Run, index: int, *, learners):
+        super().__init__(config, run, index, learners=learners)
         from impala.acting import remote
 
-        self._sink = remote.Sink(remote.over_rpc(learner.futures.train), should_stop=self._stop.is_set)
+        self._number, of = divmod(index, len(learners))  # among the agents of its learner
+        self._learner = learners[of]
+        self._sink = remote.Sink(remote.over_rpc(self._learner.futures.train), should_stop=self._stop.is_set)
 
     def _make_actor(self, environment, origin: Origin, seed: int):
         from impala.acting import remote
@@ -208,7 +234,7 @@ class AgentNode(RemoteActorNode):
         spec, n = environment.spec, environment.num_environments
         core_state_shape = self._config.network.core_state_shape
         fields = functools.partial(remote.network_fields, spec, n, core_state_shape)
-        request = functools.partial(self._request(self._learner.futures.predict, (self._index,), fields), 0)
+        request = functools.partial(self._request(self._learner, "predict", (self._number,), fields), 0)
         return make_actor(
             environment, remote.Network(request, should_stop=self._stop.is_set), seed=seed, origin=origin,
             unroll_length=self._config.learner.unroll_length, sink=self._sink, core_state_shape=core_state_shape,

@@ -26,12 +26,12 @@ import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, w
 import launchpad as lp
 
 from impala.config import Config
-from impala.launching.peers import AddressHandle
 from impala.launching.table_node import TableNode
+from impala.programs import learner_group
 from impala.programs.actor_node import ActorNode
 from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
-from impala.programs.run import RPC_SECONDS, Run
+from impala.programs.run import Run
 from impala.types import EnvironmentSpec, chunk_spec
 
 
@@ -61,15 +61,14 @@ def _add_agent(program: lp.Program, config: Config, spec: EnvironmentSpec, run: 
             *([tables.uniform(chunk, math.ceil(replay.size / num_learners))] if replay.fraction else []),
         ]
 
-    tables = [program.add_node(TableNode(make_tables, run.member or i), "table") for i in range(num_learners)]
-    addresses = [lp.Address("peer") for _ in range(num_learners)] if num_learners > 1 else []
-    peers, learners = [AddressHandle(address) for address in addresses], []
-    for index, table in enumerate(tables):
-        node = lp.CourierNode(LearnerNode, config, spec, run, index, table=table, peers=peers)
-        for address in addresses[index : index + 1]:
-            node.allocate_address(address)
-        learners.append(program.add_node(node, "learner"))
-        learners[-1].set_client_kwargs(call_timeout=RPC_SECONDS)
+    tables = [
+        program.add_node(TableNode(make_tables, run.member * num_learners + index), "table")
+        for index in range(num_learners)
+    ]
+    learners = learner_group.add(
+        program, num_learners,
+        lambda index, peers, _: lp.CourierNode(LearnerNode, config, spec, run, index, table=tables[index], peers=peers),
+    )  # fmt: skip
     for index in range(config.actor.num_actors):
         node = lp.PyClassNode(
             ActorNode, config, spec, run, index, tables=tables, reports=learners[0],

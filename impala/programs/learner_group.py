@@ -1,13 +1,37 @@
-"""How the learners of one agent find each other and begin with the same weights."""
+"""How the learners of one agent are made, find each other and begin with the same weights."""
 
 import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from impala.config import Config
+from impala.programs.run import RPC_SECONDS
 
 _START_SECONDS, _JOIN_SECONDS = 90, 30  # for all learners to meet, and then for TensorFlow to connect them
+
+
+def add(program, num_learners: int, make_node: Callable) -> list:
+    """Adds the learners of one agent to a program; returns their handles.
+
+    Args:
+      make_node: (index, peers, first) → `lp.CourierNode` of a learner: "host:port" of every learner's server, none for
+        a single learner, and an RPC client of the first learner, which itself gets None.
+    """
+    import launchpad as lp
+
+    from impala.launching.peers import AddressHandle
+
+    addresses = [lp.Address("peer") for _ in range(num_learners)] if num_learners > 1 else []
+    peers, learners = [AddressHandle(address) for address in addresses], []
+    for index in range(num_learners):
+        node = make_node(index, peers, learners[0] if learners else None)
+        for address in addresses[index : index + 1]:
+            node.allocate_address(address)
+        learners.append(program.add_node(node, "learner"))
+        learners[-1].set_client_kwargs(call_timeout=RPC_SECONDS)
+    return learners
 
 
 def join(config: Config, index: int, peers, stop: threading.Event):

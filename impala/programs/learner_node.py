@@ -29,7 +29,7 @@ class LearnerNode:
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers=()):
         from impala.launching import processes
 
-        process = run.member or index
+        process = run.member * config.learner.num_learners + index
         self._stop = processes.prepare("learner", process)  # before the seconds that the imports take
         import tensorflow as tf
 
@@ -57,13 +57,14 @@ class LearnerNode:
             )  # fmt: skip
         else:
             self._monitor = metrics.FrameCounter(spec.frames_per_step, state)
-        self._scheduled = make_schedules(config)
-        self._member = None
-        if config.population.size > 1:
+        self._schedules = make_schedules(config)
+        self._member, self._has_copied = None, False
+        self._factors = dict.fromkeys(config.population.parameters, 1.0)
+        if config.population.size > 1 and index == 0:
             self._member = population.Member(config, run.member, run.folder.parent, state)
-            self._scheduled = lambda frames, schedules=self._scheduled: self._member.scaled(schedules(frames))
+            self._factors = self._member.factors
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
-        self._counted: list[float] = [0, 0, 0]  # by all learners of a group, as `Feeder.counts`
+        self._totals: dict[str, float] = {}  # of `_own_counts` of all learners of a group
         self._num_dropped = 0  # chunks, with a batch of the group
         self._replay_memory = MemoryEstimate(config.replay.size) if config.num_replayed else None
 
@@ -120,9 +121,12 @@ class LearnerNode:
         batch = self._next_batch()
         return {} if batch is None else self._update(batch)
 
+    def _scheduled(self) -> dict[str, float]:
+        return population.scaled(self._schedules(self._monitor.frames), self._factors)
+
     def _update(self, batch: Chunk) -> dict[str, float]:
         with self._publisher.updating():
-            result = self._learner.update(batch, **self._scheduled(self._monitor.frames))
+            result = self._learner.update(batch, **self._scheduled())
         self._monitor.add_update(result.num_updates, result.metrics, result.chunks)
         return result.metrics
 
@@ -136,13 +140,8 @@ class LearnerNode:
             self._held = self._feeder.get(timeout_seconds=1.0)
             waited = time.monotonic() - started
         is_ready, num_old = self._held is not None, 0.0
-        if self._group:  # all learners take this turn, or none does and those that have a batch keep it
-            mine = [waited, float(self._is_held_too_old()), self._num_dropped, *self._feeder.counts()]
-            is_ready, self._is_over, (waited, num_old, num_dropped, *self._counted) = self._group.agree(
-                is_ready=is_ready, wants_end=self._wants_end(), counts=mine
-            )
-            self._counted[-1] += num_dropped
-            waited /= self._group.size
+        if self._group:
+            is_ready, waited, num_old = self._agree(waited)
         self._monitor.add_wait(waited)
         if not is_ready or self._is_over:
             return None
@@ -152,21 +151,50 @@ class LearnerNode:
             return None
         return batch
 
+    def _agree(self, waited: float) -> tuple[bool, float, float]:
+        """Tells the group's other learners what is held here; returns what they hold all in all.
+
+        Takes over what the first one's member of a population has become.
+
+        Returns:
+          whether all take this turn; otherwise none does, and those that have a batch keep it
+          the mean of what they `waited`
+          how many hold a batch that is too old
+        """
+        counts, factors = self._own_counts(), dict(has_copied=float(self._has_copied)) | self._factors
+        if self._index > 0:
+            factors = dict.fromkeys(factors, 0.0)
+        mine = [waited, float(self._is_held_too_old()), *counts.values(), *factors.values()]
+        is_ready, self._is_over, (waited, num_old, *sums) = self._group.agree(
+            is_ready=self._held is not None, wants_end=self._wants_end(), counts=mine
+        )
+        self._totals = dict(zip(counts, sums))
+        has_copied, *factors = sums[len(counts) :]
+        self._factors.update(zip(self._factors, factors))
+        if has_copied:
+            with self._publisher.updating():
+                self._group.broadcast(self._variables(), [])
+            self._has_copied = False
+        return is_ready, waited / self._group.size, num_old
+
+    def _variables(self) -> list:
+        return [*self._learner.network.variables, *self._learner.optimizer.variables()]
+
     def _is_held_too_old(self) -> bool:
         """Returns whether the lag of a fresh chunk of the batch at hand is beyond `learner.max_lag`."""
         max_lag = self._config.learner.max_lag
         if self._held is None or max_lag is None:
             return False
-        fresh = self._held.weights_version.numpy()[~self._held.is_replayed.numpy()]
+        fresh = self._held.weights_version.numpy()[..., ~self._held.is_replayed.numpy()]
         return self._learner.num_updates - fresh.min() > max_lag
 
     # --- the loop ---
 
     def run(self) -> None:
         from impala.launching import processes
-        from impala.learning.gradients import PeerLost
+        from impala.learning.gradients import LearnersDiffer, PeerLost
 
-        jobs = self._jobs()
+        config, jobs = self._config, self._jobs()
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
         status = 0
         while not (self._is_over or not self._group and self._wants_end()):  # a group agrees on its end
@@ -179,21 +207,31 @@ class LearnerNode:
                 print(error, file=sys.stderr, flush=True)
                 status = processes.EXIT_TRY_AGAIN
                 break
-            for job in jobs if self._index == 0 else ():
+            for job in jobs:
                 job.maybe_run()
+        if self._is_over and self._group:
+            try:
+                self._group.check_equal(self._variables())
+            except (LearnersDiffer, PeerLost) as error:
+                print(error, file=sys.stderr, flush=True)
+                status = processes.EXIT_TRY_AGAIN if isinstance(error, PeerLost) else processes.EXIT_FAILED
         self._is_over = True
         if self._index == 0:
             if self._monitor.has_updates:
                 self._log()
             self._save(last=True)
-            if self._member and not self._is_target_reached():
-                while not self._stop.is_set() and not self._member.are_others_done():
-                    self._stop.wait(1.0)
+        if config.population.size > 1 and not self._is_target_reached():
+            run = self._run
+            while not self._stop.is_set() and not population.are_others_done(config, run.member, run.folder.parent):
+                self._stop.wait(1.0)
+        if self._index == 0:
             self._monitor.close()
         processes.finish(status)
 
     def _jobs(self) -> list[Periodically]:
-        """What the first learner does beside learning."""
+        """What this learner does beside learning."""
+        if self._index > 0:
+            return []
         return [
             Periodically(self._config.log_period_seconds, self._log),
             Periodically(self._config.checkpoint_period_seconds, self._save),
@@ -224,7 +262,9 @@ class LearnerNode:
 
         other = checkpoints.Checkpoints(folder, network=self._learner.network, optimizer=self._learner.optimizer)
         with self._publisher.updating():
-            return other.restore(report=logging.warning, read_only=True) or {}
+            state = other.restore(report=logging.warning, read_only=True) or {}
+        self._has_copied = True
+        return state
 
     def _make_feeder(self):
         from impala.replay import datasets, tables
@@ -270,18 +310,24 @@ class LearnerNode:
         from impala.replay import tables
 
         row = self._monitor.write_row(
-            scheduled=self._scheduled(self._monitor.frames), queue_fill=self._queue_fill(), counts=self._counts()
+            scheduled=self._scheduled(), queue_fill=self._queue_fill(), counts=self._counts()
         )
         if self._replay_memory and self._replay_memory.is_open and (info := self._table_info(tables.REPLAY)):
             self._replay_memory.look(info.current_size, row["rss_table_mb"])
 
     def _counts(self) -> dict[str, float | None]:
         """Returns what was counted since the start, by all learners, columns of metrics.csv."""
-        counts = dict(skipped_updates=self._learner.num_skipped)
-        if self._feeder:
-            counted = self._counted if self._group else self._feeder.counts()
-            counts |= dict(zip(("duplicate_chunks", "missing_chunks", "dropped_chunks"), map(int, counted)))
-        return counts
+        counts = self._totals if self._group else self._own_counts()
+        return dict(skipped_updates=self._learner.num_skipped) | {name: int(count) for name, count in counts.items()}
+
+    def _own_counts(self) -> dict[str, int]:
+        """Returns what was counted since the start by this learner, and adds up over a group."""
+        if self._feeder is None:
+            return {}
+        duplicate, missing, dropped = self._feeder.counts()
+        return dict(
+            duplicate_chunks=duplicate, missing_chunks=missing, dropped_chunks=dropped + self._num_dropped
+        )
 
     def _save(self, last: bool = False) -> None:
         import tensorflow as tf

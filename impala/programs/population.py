@@ -11,11 +11,11 @@ checkpoints, which hold their fitness too: nobody waits for anybody, and a resum
 
 Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). A
 hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on what the configuration and its schedule
-say.
+say. Of several learners of a member the first one decides and tells the others.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ COLUMNS = ("frames", "updates", "wall_seconds", "episodes", "fitness", "other", 
 
 
 class Member:
-    """One of a population, as its learner sees it.
+    """One of a population, as its learner sees it, the first one if there are several.
 
     Args:
       config: of the population.
@@ -38,22 +38,15 @@ class Member:
     """
 
     def __init__(self, config: Config, index: int, folder: Path, state: dict[str, Any]):
-        self._population, self._index, self._total_frames = config.population, index, config.total_frames
+        self._population, self._index = config.population, index
         kept = state.get("population", {})
         random = np.random.default_rng([config.seed, index, 0, 4])
         drawn = {name: self._population.spread ** random.uniform(-1, 1) for name in self._population.parameters}
         self.factors = drawn | kept.get("factors", {})
         self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
-        self._seed, self._others = config.seed, {}
-        for other in range(self._population.size):
-            if other != index:
-                self._others[other] = folder / config.member_name(other) / "checkpoints"
+        self._seed, self._others = config.seed, _others(config, index, folder)
         path = folder / config.member_name(index) / "population.csv"
         self._log = CsvLog(path, (*COLUMNS, *self.factors), last_update=state.get("updates", 0))
-
-    def scaled(self, scheduled: dict[str, float]) -> dict[str, float]:
-        """Returns what the schedules say times the member's factors."""
-        return {name: value * self.factors.get(name, 1.0) for name, value in scheduled.items()}
 
     def is_due(self, *, frames: int, episodes: int) -> bool:
         """Returns whether it is time to evolve."""
@@ -103,9 +96,21 @@ class Member:
             )
         )  # fmt: skip
 
-    def are_others_done(self) -> bool:
-        """Returns whether the others' checkpoints are of their last frames."""
-        from impala.learning import checkpoints
 
-        states = [checkpoints.read_state(folder) or {} for folder in self._others.values()]
-        return all(state.get("frames", 0) >= self._total_frames for state in states)
+def scaled(scheduled: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:
+    """Returns what the schedules say times a member's factors."""
+    return {name: value * factors.get(name, 1.0) for name, value in scheduled.items()}
+
+
+def are_others_done(config: Config, index: int, folder: Path) -> bool:
+    """Returns whether the checkpoints of all members but that of `index` are of their last frames."""
+    from impala.learning import checkpoints
+
+    states = [checkpoints.read_state(checkpoint) or {} for checkpoint in _others(config, index, folder).values()]
+    return all(state.get("frames", 0) >= config.total_frames for state in states)
+
+
+def _others(config: Config, index: int, folder: Path) -> dict[int, Path]:
+    """Returns where the other members' checkpoints are."""
+    others = (other for other in range(config.population.size) if other != index)
+    return {other: folder / config.member_name(other) / "checkpoints" for other in others}

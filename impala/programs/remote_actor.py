@@ -12,19 +12,19 @@ from impala.types import Environment, Origin
 
 
 class RemoteActorNode(abc.ABC):
-    """Steps one actor's environments in lanes until it is told to stop, and reports to the learner.
+    """Steps one actor's environments in lanes until it is told to stop, and reports to the first learner.
 
     Args:
-      learner: RPC client of the node that decides or predicts; its `address` is that of shared memory.
+      learners: RPC clients of the nodes that decide or predict; their `address` is that of shared memory.
     """
 
     _tells_episodes = True  # False where they are counted elsewhere
 
-    def __init__(self, config: Config, run: Run, index: int, *, learner):
+    def __init__(self, config: Config, run: Run, index: int, *, learners):
         from impala.launching import processes
 
         self._stop = processes.prepare("actor", index)
-        self._config, self._run, self._index, self._learner = config, run, index, learner
+        self._config, self._run, self._index, self._learners = config, run, index, learners
 
     @abc.abstractmethod
     def _make_actor(self, environment: Environment, origin: Origin, seed: int):
@@ -38,7 +38,7 @@ class RemoteActorNode(abc.ABC):
         from impala.acting import actors, remote
         from impala.launching import processes
 
-        report = Reporter(self._learner, self._index)
+        report = Reporter(self._learners[0], self._index)
         try:
             lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
             for episodes in actors.interleave(actor.steps(seed) for actor, seed in lanes):
@@ -60,8 +60,10 @@ class RemoteActorNode(abc.ABC):
         origin = Origin(config.seed, index, first, self._run.incarnation, 0, task)
         return self._make_actor(environment, origin, seed), seed
 
-    def _request(self, method: Callable, name: tuple[int, ...], fields: Callable[[], tuple[list, list]]) -> Callable:
-        """Returns the configured way to ask: `method`, an RPC, or shared memory.
+    def _request(
+        self, learner, method: str, name: tuple[int, ...], fields: Callable[[], tuple[list, list]]
+    ) -> Callable:
+        """Returns the configured way to ask `learner`: its RPC `method`, or shared memory.
 
         Args:
           name: of who asks, the RPC's first argument.
@@ -71,7 +73,7 @@ class RemoteActorNode(abc.ABC):
         from impala.launching import shared_memory
 
         if self._config.inference.transport == "rpc":
-            return functools.partial(remote.over_rpc(method), tuple(name))
-        address = remote.result_of(remote.over_rpc(self._learner.futures.address)(), self._stop.is_set)
+            return functools.partial(remote.over_rpc(getattr(learner.futures, method)), tuple(name))
+        address = remote.result_of(remote.over_rpc(learner.futures.address)(), self._stop.is_set)
         arguments, results = fields()
         return shared_memory.Caller(address, name, arguments=arguments, results=results)

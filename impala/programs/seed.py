@@ -13,51 +13,67 @@ of that step.
 Differences from the paper: a batch waits for others up to a time-out, where the published code waits for a full one for
 ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
 computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed; no R2D2 agent.
+
+With `learner.num_learners` K there are K of these processes, each for its share of the lanes, that make the same
+updates (`learning.gradients`).
 """
 
 import functools
+import math
+import queue
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
 from impala.config import Config
+from impala.programs import learner_group
 from impala.programs.compose import lane_seed, make_network, make_policy
 from impala.programs.evaluator_node import EvaluatorNode
 from impala.programs.learner_node import LearnerNode
 from impala.programs.placements import with_version
 from impala.programs.remote_actor import RemoteActorNode
-from impala.programs.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
-from impala.types import EnvironmentSpec, Origin, Step
+from impala.programs.reporter import Reporter
+from impala.programs.run import NUM_SPARE_THREADS, Run
+from impala.types import EnvironmentSpec, Episode, Origin, Step
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires the learner, which also decides, and `actor.num_actors` actors."""
+    """Wires the learners, which also decide, and `actor.num_actors` actors."""
     program = lp.Program(config.program)
     # Every lane may have a request under way, and none may wait for a thread that another one holds.
     threads = config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
-    learner = program.add_node(
-        lp.CourierNode(CentralNode, config, spec, run, courier_kwargs={"thread_pool_size": threads}), "learner"
-    )
-    learner.set_client_kwargs(call_timeout=RPC_SECONDS)
+    learners = learner_group.add(
+        program, config.learner.num_learners,
+        lambda index, peers, first: lp.CourierNode(
+            CentralNode, config, spec, run, index, peers=peers, first=first,
+            courier_kwargs={"thread_pool_size": threads},
+        ),
+    )  # fmt: skip
     for index in range(config.actor.num_actors):
-        program.add_node(lp.PyClassNode(StepperNode, config, run, index, learner=learner), "actor")
+        program.add_node(lp.PyClassNode(StepperNode, config, run, index, learners=learners), "actor")
     if config.evaluator.num_episodes:
-        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")
     return program
 
 
 class CentralNode(LearnerNode):
-    """A `LearnerNode` that decides for all actors and writes their unrolls. `act` is one more RPC."""
+    """A `LearnerNode` that decides for its actors and writes their unrolls. `act` is one more RPC.
 
-    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run):
-        super().__init__(config, spec, run, table=None)
+    Args:
+      first: RPC client of the first of several learners, which is told of episodes; None in that one.
+    """
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, peers=(), first=None):
+        super().__init__(config, spec, run, index, table=None, peers=peers)
         import tensorflow as tf
 
         from impala.acting import inference, lanes, policies
         from impala.launching import shared_memory
         from impala.replay.memory import MemoryQueue
 
-        self._queue = MemoryQueue(config.queue_size, should_stop=self._stop.is_set)
+        num_learners, num_actors = config.learner.num_learners, config.actor.num_actors
+        self._num_lanes = len(range(index, num_actors * config.actor.num_lanes, num_learners))
+        self._queue = MemoryQueue(math.ceil(config.queue_size / num_learners), should_stop=self._stop.is_set)
         with tf.device(self._device):
             acting = make_network(config, spec)
         # A copy decides, since an update writes one parameter after the other; it is renewed between two batches.
@@ -69,9 +85,11 @@ class CentralNode(LearnerNode):
             timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
         )  # fmt: skip
         self._renew()
+        self._episodes: queue.SimpleQueue[list[Episode]] = queue.SimpleQueue()
+        self._reporter = Reporter(first, num_actors + index) if first else None
         self._lanes = lanes.Lanes(
             self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length,
-            on_episodes=self._monitor.add_episodes, spec=spec,
+            on_episodes=self._episodes.put if first else self._monitor.add_episodes, spec=spec,
         )  # fmt: skip
         self._address = shared_memory.new_address()
         shared_memory.Server(self._address, lambda lane, number, step: self.act(lane, number, *step))
@@ -107,6 +125,10 @@ class CentralNode(LearnerNode):
         metrics = super().step()
         if metrics:
             self._renew()
+        if self._reporter and self._reporter.is_due():
+            for _ in range(self._episodes.qsize()):
+                self._reporter.add(self._episodes.get())
+            self._reporter.send({})
         return metrics
 
     def _renew(self) -> None:
@@ -115,32 +137,35 @@ class CentralNode(LearnerNode):
             self._acting_version = self._learner.num_updates
 
     def _make_feeder(self):
-        return self._feeder_of(self._queue.chunks, batch_size=self._config.learner.batch_size)
+        learner = self._config.learner
+        return self._feeder_of(self._queue.chunks, batch_size=learner.batch_size // learner.num_learners)
 
     def _queue_fill(self) -> float:
         return self._queue.fill()
 
     def _counts(self) -> dict[str, float]:
-        num_lanes = self._config.actor.num_actors * self._config.actor.num_lanes
-        return super()._counts() | self._gatherer.log.columns() | dict(
-            # A lane is held back here, inside `act`: its actor takes that for a slow decision.
-            actor_blocked_fraction=self._queue.blocked_fraction() / num_lanes,
-            dropped_unrolls=self._lanes.num_dropped_unrolls,
-        )  # fmt: skip
+        # A lane is held back here, inside `act`: its actor takes that for a slow decision.
+        blocked = dict(actor_blocked_fraction=self._queue.blocked_fraction() / self._num_lanes)
+        return super()._counts() | self._gatherer.log.columns() | blocked
+
+    def _own_counts(self) -> dict[str, int]:
+        return super()._own_counts() | dict(dropped_unrolls=self._lanes.num_dropped_unrolls)
 
 
 class StepperNode(RemoteActorNode):
-    """Steps one actor's environments with what the learner's process decides; episodes are counted there."""
+    """Steps one actor's environments with what the learners' processes decide; episodes are counted there."""
 
     _tells_episodes = False
 
     def _make_actor(self, environment, origin: Origin, seed: int):
         from impala.acting import actors, remote
 
-        life = remote.new_life(origin.incarnation)
+        actor, life = self._config.actor, remote.new_life(origin.incarnation)
+        lane = self._index * actor.num_lanes + origin.environment // actor.num_lane_environments
+        learner = self._learners[lane % len(self._learners)]
         name = remote.LaneId(origin.actor, origin.environment, life, origin.task)
         fields = functools.partial(remote.decision_fields, environment.spec, environment.num_environments)
-        client = remote.Client(self._request(self._learner.futures.act, name, fields), should_stop=self._stop.is_set)
+        client = remote.Client(self._request(learner, "act", name, fields), should_stop=self._stop.is_set)
         return actors.Actor(
             environment, client, remote.NoWriter(), lambda: 0, unroll_length=self._config.learner.unroll_length
         )

@@ -107,7 +107,8 @@ def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=ga3c; expected 1"),
+        ({"learner.num_learners": 4, "actor.num_actors": 3},
+         "learner.num_learners=4: more than the 3 agents that program=ga3c shares out among them; expected a larger actor.num_actors"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=ga3c; expected 0.0"),
         ({"learner.max_lag": 100}, "learner.max_lag=100: not with program=ga3c; expected null"),
         ({"record_chunks": 3}, "record_chunks=3: not with program=ga3c; expected 0"),

@@ -13,7 +13,7 @@ from impala import lockstep
 from impala.learning import checkpoints, weights
 from impala.monitoring.logs import read_csv
 from impala.programs.learner_node import LearnerNode
-from impala.programs.population import Member
+from impala.programs.population import Member, are_others_done, scaled
 from tests.programs import running
 
 
@@ -126,10 +126,10 @@ def test_factors_scale_what_the_schedules_say_and_survive_a_resume(folder):
     state = json.loads(json.dumps(member.state(0.5)))
     resumed = Member(build(), 0, folder, state | {"updates": 7})
     assert resumed.factors == member.factors and not resumed.is_due(frames=10**9, episodes=9_999)
-    scaled = resumed.scaled(dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1))
-    assert scaled == {name: value * member.factors[name] for name, value in dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1).items()}
+    scheduled = dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1)
+    assert scaled(scheduled, resumed.factors) == {name: value * member.factors[name] for name, value in scheduled.items()}
     fixed = Member(build(population__parameters=["entropy_cost"]), 0, folder, {})
-    assert list(fixed.factors) == ["entropy_cost"]
+    assert list(fixed.factors) == ["entropy_cost"] and scaled(scheduled, {"entropy_cost": 2.0}) == scheduled | {"entropy_cost": 0.02}
 
 
 def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path):
@@ -164,18 +164,13 @@ def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path)
 
 
 def test_it_waits_for_the_others_last_frames(folder):
-    member = Member(build(total_frames=1_000), 0, folder, {})
+    config = build(total_frames=1_000)
     publish(folder, 1, None, {}, frames=1_000)
-    assert not member.are_others_done()
+    assert not are_others_done(config, 0, folder)
     publish(folder, 2, None, {}, frames=999)
-    assert not member.are_others_done()
+    assert not are_others_done(config, 0, folder)
     publish(folder, 2, None, {}, frames=1_004)
-    assert member.are_others_done()
-
-
-def test_a_member_has_one_learner():
-    with pytest.raises(config_lib.ConfigError, match="a member of a population has one learner"):
-        build(learner__num_learners=2)
+    assert are_others_done(config, 0, folder) and not are_others_done(config, 1, folder)
 
 
 def test_a_population_evolves_and_resumes(tmp_path):

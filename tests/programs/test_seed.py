@@ -106,7 +106,8 @@ def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=seed; expected 1"),
+        ({"learner.num_learners": 4, "actor.num_actors": 1},
+         "learner.num_learners=4: more than the 2 lanes that program=seed shares out among them; expected a larger actor.num_actors"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=seed; expected 0.0"),
         ({"population.size": 2}, "population.size=2: not with program=seed; expected 1"),
         ({"inference.max_environments": 8}, "inference.max_environments=8: a lane asks for 16 environments at once"),

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from impala.learning import checkpoints
+from impala.monitoring.logs import read_csv
 from tests.programs.running import (
     CATCH,
     ENDLESS,
+    START_SECONDS,
     end_of,
     interrupted_and_resumed,
     node,
+    press_ctrl_c,
     rows,
     start,
     survivors,
@@ -35,6 +38,54 @@ def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_pat
     assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == int(last["skipped_updates"]) == 0
     assert np.mean([float(row["kl_mu_pi"]) for row in rows(folder)[-3:]]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
+
+
+@pytest.mark.parametrize("program, num_chunks, num_steps", [("seed", 8, 20), ("ga3c", 32, 5)])
+def test_learners_that_also_decide_learn_catch_together(tmp_path, program, num_chunks, num_steps):
+    """Each for its share of the environments; all of them count, and at the end both hold the same weights."""
+    folder = tmp_path / "catch"
+    command = ["train", "--config", f"configs/{program}_catch.yaml", *TWO, "--actor.num-actors", 2]
+    first, result = interrupted_and_resumed(folder, *command, "--target-return", 0.6)
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stdout[-2000:] + result.stderr[-2000:]
+    last = rows(folder)[-1]
+    assert int(last["updates"]) > int(first["updates"]) and float(last["return_mean"]) >= 0.6
+    played = int(last["updates"]) * num_chunks * num_steps * 0.9
+    assert int(last["frames"]) == pytest.approx(played, rel=0.03)
+    assert sum(int(pair.split(":")[1]) for pair in last["lag_histogram"].split()) % num_chunks == 0
+    assert int(last["skipped_updates"]) == 0
+    players = {(episode["actor"], episode["environment"]) for episode in read_csv(folder / "episodes.csv")}
+    assert players == {(actor, environment) for actor in "01" for environment in map(str, range(32))}
+    # Each episode of nine steps is told once, by whichever learner it was played for; those of the last second may not be.
+    assert 0.7 < int(last["episodes"]) / (int(last["frames"]) / 9) < 1.5
+    assert "Traceback" not in (folder / "logs/learner/1").read_text()
+
+
+def test_members_of_a_population_may_have_several_learners(tmp_path):
+    """What the first learner of a member copies and draws, its others take over: at the end they hold the same weights."""
+    folder = tmp_path / "run"
+    command = [
+        *CATCH, *TWO, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
+        "--population.period-episodes", 200, "--population.threshold", 0.0, "--population.probability", 1.0,
+        "--checkpoint-period-seconds", 1, "--target-return", 2, "--total-frames", 2_000_000_000,
+    ]  # fmt: skip
+    process = start(*command)
+
+    def evolutions():
+        return [row for index in range(2) for row in read_csv(folder / f"member_{index}" / "population.csv")]
+
+    wait_for(lambda: sum(int(row["is_copied"]) for row in evolutions()) >= 2, START_SECONDS, "two copies")
+    press_ctrl_c(process)
+    errors = end_of(process)
+    assert process.returncode == 0, errors
+    for index in range(4):
+        assert "Traceback" not in (folder / f"logs/learner/{index}").read_text()
+    for index in range(2):
+        *_, evolved = read_csv(folder / f"member_{index}" / "population.csv")
+        late = [row for row in rows(folder / f"member_{index}") if int(row["frames"]) > int(evolved["frames"])]
+        for row in late:
+            assert float(row["entropy_cost"]) == pytest.approx(0.01 * float(evolved["entropy_cost"]), rel=1e-4)
+            assert float(row["kl_mu_pi"]) < 0.1, "the second learner's ratios too"
+    assert not survivors(process)
 
 
 def test_a_learner_that_dies_ends_the_group(tmp_path):
