@@ -61,8 +61,13 @@ def test_speed_of_central_inference_against_impala(tmp_path, program, least):
     assert statistics.median(result["ratio"] for result in results) >= least
 
 
-def test_speed_with_a_core_and_of_two_learners(tmp_path):
+def test_speed_with_a_core(tmp_path):
     recurrent = measured(tmp_path, "--config", "configs/pong.yaml", "--network.core", "lstm")
     assert statistics.median(result["fraction_of_bound"] for result in recurrent) >= 0.65
-    two = measured(tmp_path, "--config", "configs/pong.yaml", "--num-learners", 2, "--learner.batch-size", 32)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("batch_size", [4, 32])
+def test_speed_of_two_learners(tmp_path, batch_size):
+    two = measured(tmp_path, "--config", "configs/pong.yaml", "--num-learners", 2, "--learner.batch-size", batch_size)
     assert statistics.median(result["learners"] / result["learner"] for result in two) >= 0.85
