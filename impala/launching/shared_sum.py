@@ -135,16 +135,19 @@ def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
         server.bind("\0" + address)
         server.listen(size)
         while missing := [index for index in range(1, size) if index not in links]:
-            server.settimeout(max(0.01, deadline - time.monotonic()))
+            left = max(0.01, deadline - time.monotonic())
+            server.settimeout(left)
             try:
                 connection, _ = server.accept()
+                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+                    connection.close()
+                    continue
+                connection.settimeout(left)
+                said, (handle,), *_ = socket.recv_fds(connection, _INDEX.size, 1)
             except TimeoutError:
                 raise ConnectionError(f"process {missing[0]} did not come within {patience_seconds:g} s") from None
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
-                connection.close()
-                continue
-            said, (handle,), *_ = socket.recv_fds(connection, _INDEX.size, 1)
+            connection.settimeout(None)
             (index,) = _INDEX.unpack(said)
             links[index] = _Link(index, connection, handle, patience_seconds)
     return [links[index] for index in sorted(links)]
