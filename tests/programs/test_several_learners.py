@@ -84,7 +84,6 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
         late = [row for row in rows(folder / f"member_{index}") if int(row["frames"]) > int(evolved["frames"])]
         for row in late:
             assert float(row["entropy_cost"]) == pytest.approx(0.01 * float(evolved["entropy_cost"]), rel=1e-4)
-            assert float(row["kl_mu_pi"]) < 0.1, "the second learner's ratios too"
     assert not survivors(process)
 
 
