@@ -1,6 +1,5 @@
 """K learners that update together, each in a process of its own, against one learner with all chunks."""
 
-import itertools
 import re
 import signal
 import socket
@@ -13,10 +12,10 @@ import pytest
 
 from tests.learning import group_worker
 
-ONE_MACHINE, SEVERAL = ("localhost",) * 3, ("127.0.0.1", "localhost", "localhost")  # as far as their names tell
+ONE_MACHINE, SEVERAL = ("localhost",) * 4, ("127.0.0.1", "localhost", "localhost")  # as far as their names tell
 
 
-def free_addresses(count, hosts=itertools.repeat("localhost")):
+def free_addresses(count, hosts=ONE_MACHINE):
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("localhost", 0))
