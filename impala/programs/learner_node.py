@@ -207,6 +207,8 @@ class LearnerNode:
                 print(error, file=sys.stderr, flush=True)
                 status = processes.EXIT_TRY_AGAIN
                 break
+            if self._is_over:  # all agreed on it: weights copied from now on would be the first one's alone
+                break
             for job in jobs:
                 job.maybe_run()
         if self._is_over and self._group:
@@ -261,10 +263,9 @@ class LearnerNode:
         from impala.learning import checkpoints
 
         other = checkpoints.Checkpoints(folder, network=self._learner.network, optimizer=self._learner.optimizer)
+        self._has_copied = True  # or a part, should it fail
         with self._publisher.updating():
-            state = other.restore(report=logging.warning, read_only=True) or {}
-        self._has_copied = True
-        return state
+            return other.restore(report=logging.warning, read_only=True) or {}
 
     def _make_feeder(self):
         from impala.replay import datasets, tables

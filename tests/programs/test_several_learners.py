@@ -70,10 +70,11 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
     ]  # fmt: skip
     process = start(*command)
 
-    def evolutions():
-        return [row for index in range(2) for row in read_csv(folder / f"member_{index}" / "population.csv")]
+    def have_evolved():
+        of_each = [read_csv(folder / f"member_{index}" / "population.csv") for index in range(2)]
+        return all(of_each) and sum(int(row["is_copied"]) for row in sum(of_each, [])) >= 2
 
-    wait_for(lambda: sum(int(row["is_copied"]) for row in evolutions()) >= 2, START_SECONDS, "two copies")
+    wait_for(have_evolved, START_SECONDS, "two copies, and both to have evolved")
     press_ctrl_c(process)
     errors = end_of(process)
     assert process.returncode == 0, errors
