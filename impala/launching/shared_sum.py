@@ -38,7 +38,7 @@ class SharedSum:
 
     Raises:
       OSError: the address is in use.
-      ConnectionError: a process did not come; of a call, one ended or froze.
+      ConnectionError: a process did not come; of a call, one ended or froze, in this call or an earlier one.
     """
 
     def __init__(self, index: int, size: int, address: str, *, patience_seconds: float = 15.0):
@@ -47,9 +47,21 @@ class SharedSum:
             self._links = _accept(size, address, patience_seconds)
         else:
             self._links = [_connect(index, address, patience_seconds)]
+        self._failure: ConnectionError | None = None
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self._failure:  # what the last call left in memory may still be read
+            raise self._failure
+        try:
+            return self._sum(arrays)
+        except ConnectionError as error:
+            self._failure = error
+            for link in self._links:  # nobody waits for who has given up
+                link.end()
+            raise
+
+    def _sum(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._is_first:
             sums = [np.array(array) for array in arrays]
             for link in self._links:
@@ -95,10 +107,8 @@ class _Link:
         """Leaves `arrays` for the other side, which gets them even if this process ends now."""
         for target, array in zip(self.arrays_like(arrays), arrays):
             target[...] = array
-        if not select.select([], [self._socket], [], self._patience)[1]:  # full of beats that it did not read
-            raise self._lost("froze")
         try:
-            self._socket.sendall(_THEY_ARE_THERE)
+            self._socket.send(_THEY_ARE_THERE, socket.MSG_DONTWAIT)  # `beat` leaves room for it
         except OSError:
             raise self._lost("ended") from None
 
@@ -121,8 +131,15 @@ class _Link:
 
     def beat(self) -> None:
         """Tells the other side that this process runs."""
-        with contextlib.suppress(OSError):  # it is gone, or did not read for minutes: that is for `wait` to notice
-            self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)
+        # A socket takes more long after it is no longer called writable: a minute of beats that nobody reads is enough.
+        with contextlib.suppress(OSError):  # it is gone: that is for `wait` to notice
+            if select.select([], [self._socket], [], 0)[1]:
+                self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)
+
+    def end(self) -> None:
+        """Tells the other side that this process sums no more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _lost(self, how: str) -> ConnectionError:
         return ConnectionError(f"process {self._peer} {how}")
@@ -144,12 +161,14 @@ def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
                     connection.close()
                     continue
                 connection.settimeout(left)
-                said, (handle,), *_ = socket.recv_fds(connection, _INDEX.size, 1)
+                said, handles, *_ = socket.recv_fds(connection, _INDEX.size, 1)
             except TimeoutError:
                 raise ConnectionError(f"process {missing[0]} did not come within {patience_seconds:g} s") from None
+            if not handles:
+                raise ConnectionError(f"a process ended while it connected; of {size} these are missing: {missing}")
             connection.settimeout(None)
             (index,) = _INDEX.unpack(said)
-            links[index] = _Link(index, connection, handle, patience_seconds)
+            links[index] = _Link(index, connection, handles[0], patience_seconds)
     return [links[index] for index in sorted(links)]
 
 

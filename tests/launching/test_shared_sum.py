@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 
 import numpy as np
@@ -67,13 +68,16 @@ def test_who_ends_after_a_sum_takes_it_from_nobody():
             total([np.ones(1, np.float32)])
 
 
-def bring_twice_and(what, index, address):
-    total = SharedSum(index, 2, address)
+def bring_twice_and(what, index, address, size=2):
+    total = SharedSum(index, size, address)
     total([np.zeros(3)]), total([np.zeros(3)])
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+        total([np.ones(3)])
     elif what == "be slow":
         time.sleep(5.0)
+        total([np.ones(3)])
+    elif what == "go on":
         total([np.ones(3)])
 
 
@@ -90,7 +94,25 @@ def test_who_ends_or_freezes_is_named(index, what, least, most, message):
     with pytest.raises(ConnectionError, match=f"process {1 - index} {message}"):
         total([np.ones(3)])
     assert least <= time.monotonic() - started <= most
-    process.kill()
+    if what == "stop":  # back again, it must not take what is brought now for what it was to sum
+        with pytest.raises(ConnectionError, match=f"process {1 - index} froze"):
+            total([np.full(3, 7.0)])
+        os.kill(process.pid, signal.SIGCONT)
+        process.join(10)
+        assert process.exitcode == 1
+
+
+def test_one_that_freezes_ends_the_sums_of_all():
+    address = new_address()
+    others = [beside(bring_twice_and, what, index, address, 3) for index, what in ((1, "go on"), (2, "stop"))]
+    total = SharedSum(0, 3, address, patience_seconds=30.0)
+    total._links[1]._patience = 3.0
+    total([np.zeros(3)]), total([np.zeros(3)])
+    with pytest.raises(ConnectionError, match="process 2 froze"):
+        total([np.ones(3)])
+    others[0].join(10)
+    assert others[0].exitcode == 1
+    others[1].kill()
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -101,6 +123,8 @@ def test_who_is_slow_but_runs_is_waited_for(index):
     for link in total._links:
         link._patience = 2.0
     total([np.zeros(3)]), total([np.zeros(3)])
+    for _ in range(300):  # minutes in which the other one reads none of them
+        total._links[0].beat()
     np.testing.assert_array_equal(total([np.full(3, 2.0)])[0], 3.0)
 
 
@@ -114,3 +138,16 @@ def test_who_does_not_come_is_named_and_a_taken_address_is_refused():
         other.bind("\0" + address)
         with pytest.raises(OSError, match="in use"):
             SharedSum(0, 2, address, patience_seconds=0.5)
+
+
+def test_who_ends_while_it_connects_is_missed():
+    address = new_address()
+
+    def connect_and_end():
+        with socket.socket(socket.AF_UNIX) as connection:
+            while connection.connect_ex("\0" + address):
+                time.sleep(0.01)
+
+    threading.Thread(target=connect_and_end, daemon=True).start()
+    with pytest.raises(ConnectionError, match="ended while it connected"):
+        SharedSum(0, 2, address, patience_seconds=30.0)
