@@ -52,7 +52,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
     program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
     learners = []
-    for node in program.groups["learner"][: max(1, config.population.size)]:
+    for node in program.groups["learner"][:: config.learner.num_learners]:  # the first of each agent
         handle = node.create_handle()
         handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
         learners.append(handle)

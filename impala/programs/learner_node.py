@@ -222,7 +222,7 @@ class LearnerNode:
             if self._monitor.has_updates:
                 self._log()
             self._save(last=True)
-        if config.population.size > 1 and not self._is_target_reached():
+        if status == 0 and config.population.size > 1 and not self._is_target_reached():
             run = self._run
             while not self._stop.is_set() and not population.are_others_done(config, run.member, run.folder.parent):
                 self._stop.wait(1.0)

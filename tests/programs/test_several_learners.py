@@ -10,6 +10,7 @@ from impala.learning import checkpoints
 from impala.monitoring.logs import read_csv
 from tests.programs.running import (
     CATCH,
+    END_SECONDS,
     ENDLESS,
     START_SECONDS,
     end_of,
@@ -76,8 +77,9 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
 
     wait_for(have_evolved, START_SECONDS, "two copies, and both to have evolved")
     press_ctrl_c(process)
-    errors = end_of(process)
+    said, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 0, errors
+    assert "MB of disk" in said and "  1: " in said, said  # the dashboard asks the first learner of each member
     for index in range(4):
         assert "Traceback" not in (folder / f"logs/learner/{index}").read_text()
     for index in range(2):
