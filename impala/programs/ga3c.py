@@ -165,9 +165,11 @@ class TrainerNode(LearnerNode):
         chunks = []
         if len(self._prepared) < num_trainers:
             chunks = self._queue.take(learner.batch_size // learner.num_learners, _TAKE_SECONDS)
-        self._monitor.add_wait((time.monotonic() - started) / num_trainers)
-        if not chunks and not self._group:
-            return
+        waited = (time.monotonic() - started) / num_trainers
+        if not self._group:
+            self._monitor.add_wait(waited)
+            if not chunks:
+                return
         batches = []
         if chunks:
             marked = [datasets.marked(chunk, is_replayed=False) for chunk in chunks]
@@ -178,7 +180,8 @@ class TrainerNode(LearnerNode):
                 return
             self._held = self._prepared[0] if self._prepared else None
             if self._group:
-                is_ready, _, _ = self._agree(0.0)
+                is_ready, waited, _ = self._agree(waited)
+                self._monitor.add_wait(waited)
             else:
                 is_ready, self._is_over = self._held is not None, self._wants_end()
             if is_ready and not self._is_over:
