@@ -147,15 +147,24 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
 
 
 def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
-    """Its state travels with the chunks: ratios are those of the policy lag, as without a core."""
+    """Its state travels with the chunks: where the weights stand still, the learner finds the actor's probabilities.
+
+    Unrolls of 16 begin within an episode of 10 observations; a learner that took a state of zeros had a divergence of
+    0.007. While it learns, a single update's is anything up to 0.1.
+    """
     folder = tmp_path / "catch"
     options = ["--run", folder, "--network.core", "lstm", "--network.core-size", 32, "--learner.max-lag", 9]
-    assert run(*CATCH, *options, "--total-frames", 20_000, "--target-return", 2).returncode == 0
-    result = run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.3)
+    options += ["--learner.unroll-length", 16]
+    assert run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.5).returncode == 0
+    learned = rows(folder)
+    assert int(learned[-1]["frames"]) < 300_000 and max(float(row["kl_mu_pi"] or 0) for row in learned) > 1e-3
+    still = ["--learner.learning-rate", 1e-12, "--target-return", 2]
+    result = run(*CATCH, *options, *still, "--total-frames", int(learned[-1]["frames"]) + 30_000)
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
-    last = rows(folder)[-1]
-    assert float(last["kl_mu_pi"]) < 0.05
-    assert int(last["frames"]) < 300_000 and float(last["return_mean"]) >= 0.3
+    resumed = [row for row in rows(folder)[len(learned) :] if row["kl_mu_pi"]]
+    assert max(float(row["lag_max"]) for row in resumed) >= 5
+    assert max(float(row["kl_mu_pi"]) for row in resumed) < 1e-6
+    assert float(resumed[-1]["return_mean"]) > 0, "goes on with what was learned; at random it is -0.6"
     assert run("evaluate", folder, "--episodes", 4).returncode == 0
     result = run(*CATCH, "--run", folder, "--network.core", "none")
     assert result.returncode == 2 and "network.core" in result.stderr
