@@ -9,7 +9,7 @@ import pytest
 
 from tests.programs import running
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]  # three benches of a quarter of an hour are allowed
 
 
 def test_memory_of_a_pong_run_is_bounded_and_flat(tmp_path):
@@ -54,7 +54,6 @@ def test_speed_of_serving(tmp_path):
     assert statistics.median(one["rpc"] / one["direct"] for one in served) >= 0.6
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("program, least", [("seed", 0.75), ("ga3c", 0.6)])
 def test_speed_of_central_inference_against_impala(tmp_path, program, least):
     results = measured(tmp_path, "--config", f"configs/{program}_pong.yaml", "--against", "configs/pong.yaml")
@@ -66,7 +65,6 @@ def test_speed_with_a_core(tmp_path):
     assert statistics.median(result["fraction_of_bound"] for result in recurrent) >= 0.65
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("batch_size", [4, 32])
 def test_speed_of_two_learners(tmp_path, batch_size):
     two = measured(tmp_path, "--config", "configs/pong.yaml", "--num-learners", 2, "--learner.batch-size", batch_size)
