@@ -1,3 +1,6 @@
+import decimal
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,10 +21,36 @@ def test_one_undoes_the_other(x, epsilon):
     np.testing.assert_allclose(unscale(rescale(np.float64(x), epsilon), epsilon), x, rtol=1e-7, atol=1e-9)
 
 
-def test_in_float32_the_inverse_does_not_cancel():
-    x = np.float32([1e-3, 0.1, 1.0, 30.0, 1e4])
-    exact = rescale(x.astype(np.float64)).numpy()
-    np.testing.assert_allclose(unscale(exact.astype(np.float32)), x, rtol=3e-6)
+# 1e-12 … 1e12, of both signs, and 0
+NUMBERS = [0.0, *(sign * 10.0 ** (exponent / 2) for exponent in range(-24, 25) for sign in (1, -1))]
+
+
+def h(x, epsilon):
+    """Pohlen et al. 2018, section 3.2, as printed, with sixty digits."""
+    return Decimal(1).copy_sign(x) * ((abs(x) + 1).sqrt() - 1) + epsilon * x
+
+
+def h_inverse(x, epsilon):
+    """Their proposition A.2, as printed, with sixty digits."""
+    root = (1 + 4 * epsilon * (abs(x) + 1 + epsilon)).sqrt()
+    return Decimal(1).copy_sign(x) * (((root - 1) / (2 * epsilon)) ** 2 - 1)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-8, 1e-6, 1e-3, 1e-2, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_digit_of_the_papers_formulas_at_any_size(dtype, epsilon):
+    numbers, digits = np.array(NUMBERS, dtype), 8 * float(np.finfo(dtype).eps)
+    with decimal.localcontext(decimal.Context(prec=60)):
+        for ours, theirs in ((rescale, h), (unscale, h_inverse)):
+            exact = [float(theirs(Decimal(float(x)), Decimal(epsilon))) for x in numbers]
+            np.testing.assert_allclose(ours(numbers, epsilon).numpy().astype(float), exact, rtol=digits, atol=1e-40)  # of the oracle at 0
+    assert rescale(numbers, epsilon).dtype == unscale(numbers, epsilon).dtype == dtype
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 1.0])
+def test_there_and_back_in_float32_loses_no_digit(epsilon):
+    numbers = np.array(NUMBERS, np.float32)
+    np.testing.assert_allclose(unscale(rescale(numbers, epsilon), epsilon), numbers, rtol=2e-6, atol=0)
 
 
 def test_an_epsilon_of_0_is_refused():
