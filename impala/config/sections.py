@@ -119,7 +119,7 @@ class LossConfig(Model):
     value_cloning_cost: NonNegative = 0.005  # clear
     trust_threshold: Annotated[float, _OrInfinity, Field(gt=0)] = 0.1  # laser; inf trusts everything
     popart: bool = False  # values at a scale of each task's own: losses/popart.py
-    popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, an update
+    popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, a batch: networks/popart.py
     discount: Fraction = 0.99  # γ
     baseline_cost: NonNegative = 0.5  # weight of the value loss
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus

@@ -18,7 +18,9 @@ class PopArt(tf.Module):
     They start at μ = 0, ν = 1; tasks that a batch does not hold keep theirs.
 
     Args:
-      step: β.
+      step: β, of a batch, however many targets of a task it holds. rlax takes a step for each of the n targets and adds
+        them up: its β is n β here. Taken one after the other they would come to 1 − (1 − β)ⁿ, which is the same as
+        long as n β is small. With 640 targets of a task in a batch, 3e-4 here is 4.7e-7 there.
     """
 
     def __init__(self, num_tasks: int, step: float = 3e-4):

@@ -34,6 +34,27 @@ def test_moments_follow_the_targets_of_their_own_task():
     np.testing.assert_allclose(scale, np.sqrt(square - mean.numpy() ** 2), rtol=1e-5)
 
 
+def moments_after(targets, step):
+    """(mean, mean of squares) after one batch of one task."""
+    popart, head = PopArt(1, step=step), tf.keras.layers.Dense(1)
+    head(tf.zeros([1, 2]))
+    popart.update(head, *columns((0, len(targets), targets.sum(), (targets**2).sum())))
+    return popart._mean.numpy()[0], popart._mean_square.numpy()[0]
+
+
+def test_the_step_is_a_batchs_and_not_a_targets():
+    """What `PopArt` says of other steps: added up (rlax's `art`, transcribed), and one after the other."""
+    targets, step = np.random.default_rng(0).normal(3.0, 2.0, 50), 0.002
+    mean, square = 0.0, 1.0
+    added = mean + np.sum(step * (targets - mean)), square + np.sum(step * (targets**2 - square))
+    np.testing.assert_allclose(moments_after(targets, len(targets) * step), added, rtol=1e-12)
+    same = np.full(50, 3.0)
+    for target in same:
+        mean, square = mean + step * (target - mean), square + step * (target**2 - square)
+    np.testing.assert_allclose(moments_after(same, 1 - (1 - step) ** 50), (mean, square), rtol=1e-12)
+    assert moments_after(np.tile(targets, 7), step) == pytest.approx(moments_after(targets, step)), "however many"
+
+
 def test_outputs_are_preserved_precisely():
     """σ n + μ is the same before and after, whatever the targets were; the normalised values are others."""
     network = networks.make(SPEC, torso="mlp", popart_step=0.3, num_tasks=2, seed=1)
