@@ -7,6 +7,7 @@ print(agent.evaluate(episodes=10))
 
 import collections
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,18 +109,22 @@ class Impala:
 
     @classmethod
     def load(cls, path: str | Path) -> "Impala":
-        """Returns the agent that `save` wrote to `path`, ready to play or to learn on.
+        """Returns the agent that `save` wrote to `path`, or the newest of a run, ready to play or to learn on.
+
+        A damaged checkpoint of a run is passed over for the one before, and said so.
 
         Raises:
           ConfigError: there is no agent at `path`.
+          NoSoundCheckpoint: there is, and it is damaged.
         """
         path = Path(path)
-        state = checkpoints.read_state(path / "checkpoints")
-        if state is None:
+        if not any((path / "checkpoints").glob("[0-9]*")):
             raise config_lib.ConfigError([f"{path}: holds no agent; expected a folder that Impala.save wrote"])
+        state = checkpoints.read_state(path / "checkpoints") or {}  # the network is made with it
         agent = cls.__new__(cls)
         agent._begin(config_lib.load(path / "config.yaml"), state.get("lag", 0))
-        state = agent._checkpoints(path).restore()
+        # A process may train there: what is damaged is its to rename.
+        state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
         agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]
         return agent
 

@@ -208,11 +208,12 @@ def bench(options: argparse.Namespace, rest: list[str]) -> int:
 def runs(options: argparse.Namespace, rest: list[str]) -> int:
     """lists runs with their state"""
     from impala.launching import runs as runs_lib
+    from impala.learning import soundness
     from impala.monitoring import listing
 
     if not options.folder.is_dir():
         raise config_lib.ConfigError([f"{options.folder}: no such folder; expected one that holds runs"])
-    for line in listing.lines(options.folder, runs_lib.is_running):
+    for line in listing.lines(options.folder, runs_lib.is_running, soundness.survey):
         print(line)
     return 0
 

@@ -24,7 +24,7 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     else:
         optimizer = make_learner(config, network).optimizer
         saved = checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer)
-    state = saved.restore(read_only=True)
+    state = saved.restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
     if state is None:
         raise config_lib.ConfigError([f"{folder}: holds no checkpoint; expected a run that has trained for a minute"])
     return network, state

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
     "training": {*BASE, *STATIONS, "config", "programs", "launching"},
-    "cli": {"config", "training", "launching", "monitoring", "evaluation", "export", "lab", "bench"},
+    "cli": {"config", "training", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name
 }
@@ -62,6 +62,8 @@ ONLY = {
     ("api", "programs"): {"programs.compose"},
     ("lab", "programs"): {"programs.compose"},
     ("bench", "programs"): {"programs.compose", "programs.placements"},
+    # `impala runs` looks at checkpoints without TensorFlow.
+    ("cli", "learning"): {"learning.soundness"},
     # It serves requests without a program around them.
     ("bench", "launching"): {
         "launching.processes", "launching.peers", "launching.shared_memory", "launching.rpc.client", "launching.rpc.server",
@@ -252,7 +254,8 @@ def test_environments_the_command_line_and_the_dashboard_import_without_tensorfl
         from impala.acting import actors, chunks, policies
         from impala.environments import atari, catch, gymnasium_environment
         from impala.monitoring import dashboard, listing, metrics, plots
-        from impala.launching import runs""")
+        from impala.launching import runs
+        from impala.learning import soundness""")
 
 
 def test_the_package_itself_imports_nothing():

@@ -2,24 +2,32 @@
 
     checkpoints/0000001234/   named by number of updates
         tensors.index, tensors.data-00000-of-00001
-        state.json            frames, updates, …, and the SHA-256 of the tensor files
+        state.json            frames, updates, …, and the SHA-256 of the tensor files and of itself
 
 A checkpoint is written into `….tmp`, synced to disk and renamed; the rename commits it.
 """
 
-import hashlib
 import itertools
-import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_STATE, _PREFIX = "state.json", "tensors"
-_TEMPORARY, _REPLACED, _DAMAGED = ".tmp", ".replaced", ".damaged"
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+from impala.learning import soundness
+
+_PREFIX = "tensors"
+_TEMPORARY, _REPLACED = ".tmp", ".replaced"
+
+
+class Restored(NamedTuple):
+    """Which checkpoint was restored, and which newer ones were not."""
+
+    path: str  # name of its folder
+    updates: int
+    frames: int
+    passed_over: list[tuple[str, str]]  # (name, reason) of each, the newest first
 
 
 class Unusable(RuntimeError):
@@ -41,9 +49,13 @@ class Checkpoints:
       directory: made when the first is saved.
       num_kept: newest checkpoints that stay.
       trackables: TensorFlow objects by name, for `tf.train.Checkpoint`.
+
+    Attributes:
+      restored: what `restore` took, for whoever shows it; None before, and in a new run.
     """
 
     def __init__(self, directory: str | Path, *, num_kept: int = 3, **trackables):
+        self.restored: Restored | None = None
         self._directory, self._num_kept = Path(directory), num_kept
         self._checkpoint = tf.train.Checkpoint(**trackables)
         network = trackables.get("network")
@@ -54,6 +66,7 @@ class Checkpoints:
 
         Raises:
           OSError or tf.errors.OpError: the disk is full or not writable.
+          TypeError or ValueError: JSON cannot hold `state`; NaN and infinity it cannot either.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._put_back()
@@ -64,8 +77,8 @@ class Checkpoints:
         temporary.mkdir()
         try:
             self._checkpoint.write(str(temporary / _PREFIX))
-            digests = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
-            (temporary / _STATE).write_text(json.dumps(state | self._header(num_updates, digests), indent=1))
+            digests = {path.name: soundness.sha256(path) for path in sorted(temporary.iterdir())}
+            (temporary / soundness.STATE).write_text(soundness.sealed(state | self._header(num_updates, digests)))
             for path in [*temporary.iterdir(), temporary]:
                 _sync(path)
             replaced = final.with_suffix(_REPLACED)
@@ -77,7 +90,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        damaged = sorted(self._directory.glob(f"*{_DAMAGED}"))
+        damaged = sorted(self._directory.glob(f"*{soundness.DAMAGED}"))
         others = [path for path in self.paths() if path != final]
         for old in [*others[: max(0, len(others) - self._num_kept + 1)], *damaged[: -self._num_kept]]:
             shutil.rmtree(old, ignore_errors=True)
@@ -88,7 +101,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first."""
-        return _paths(self._directory)
+        return soundness.paths(self._directory)
 
     def _put_back(self) -> None:
         """Undoes a replacement that a kill cut short."""
@@ -107,22 +120,23 @@ class Checkpoints:
           NoSoundCheckpoint: there are checkpoints and none is sound.
           OtherNetwork: the newest sound one is of another network or optimizer.
         """
+        self.restored = None
         if not read_only:
             self._put_back()
-        damaged = [path.name for path in self._directory.glob(f"*{_DAMAGED}")]
-        for path in reversed(self.paths()):
-            try:
-                state = _sound_state(path)
-            except _DAMAGE as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                report(f"checkpoint {path} is damaged ({reason}); trying the one before")
-                if not read_only:
-                    shutil.rmtree(path.with_suffix(_DAMAGED), ignore_errors=True)
-                    path.rename(path.with_suffix(_DAMAGED))
-                damaged.append(path.name)
-            else:
-                self._load(path, state)
-                return state
+        damaged = [path.name for path in self._directory.glob(f"*{soundness.DAMAGED}")]
+        path, state, passed_over = soundness.survey(self._directory)
+        for name, reason in passed_over:
+            report(f"checkpoint {self._directory / name} is damaged ({reason}); trying the one before")
+            if not read_only:
+                aside = (self._directory / name).with_suffix(soundness.DAMAGED)
+                shutil.rmtree(aside, ignore_errors=True)
+                aside.unlink(missing_ok=True)  # a file that stood where a checkpoint should
+                (self._directory / name).rename(aside)
+            damaged.append(name)
+        if path:
+            self._load(path, state)
+            self.restored = Restored(path.name, state["updates"], state.get("frames", 0), passed_over)
+            return state
         if damaged:
             raise NoSoundCheckpoint(
                 f"no sound checkpoint in {self._directory}: {', '.join(sorted(damaged))} could not be loaded; "
@@ -143,31 +157,9 @@ class Checkpoints:
             raise OtherNetwork(f"checkpoint {path} holds other objects than this program's: {reason}") from error
 
 
-def _sound_state(path: Path) -> dict[str, Any]:
-    """Returns the state of a checkpoint whose files are what was written; raises one of `_DAMAGE` where not."""
-    state = json.loads((path / _STATE).read_text())
-    for name, digest in state["sha256"].items():
-        if _sha256(path / name) != digest:
-            raise ValueError(f"{name} does not match its SHA-256")
-    return state
-
-
 def read_state(directory: str | Path) -> dict[str, Any] | None:
-    """Returns the JSON state of the newest readable checkpoint without loading tensors, or None."""
-    for path in reversed(_paths(Path(directory))):
-        try:
-            return json.loads((path / _STATE).read_text())
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _paths(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*") if path.name.isdigit())
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Returns the JSON state of the newest checkpoint whose state is sound, without loading tensors, or None."""
+    return soundness.newest_state(Path(directory))
 
 
 def _sync(path: Path) -> None:

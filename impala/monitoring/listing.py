@@ -6,8 +6,11 @@ from pathlib import Path
 from impala.monitoring.logs import read_csv
 
 
-def lines(root: Path, is_running: Callable[[Path], bool]) -> Iterator[str]:
-    """Yields a line for every run under `root`: name, state, frames, return."""
+def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path], tuple]) -> Iterator[str]:
+    """Yields a line for every run under `root`: name, state, frames, return, and what is wrong with its checkpoints.
+
+    survey: as `learning.soundness.survey`; those of a run that goes on are its own affair.
+    """
     for saved in sorted([*root.glob("*/config.yaml"), *root.glob("*/member_*/config.yaml")]):
         folder = saved.parent
         if any(folder.glob("member_*")):  # a population: its members come next
@@ -16,6 +19,12 @@ def lines(root: Path, is_running: Callable[[Path], bool]) -> Iterator[str]:
         last = rows[-1] if rows else {}
         has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
         run = folder if folder.parent == root else folder.parent
-        state = "running" if is_running(run) else "stopped" if has_checkpoint else "empty"
+        state, note = "running" if is_running(run) else "stopped" if has_checkpoint else "empty", ""
+        if state == "stopped":
+            sound, _, passed_over = survey(folder / "checkpoints")
+            if sound is None:
+                state, note = "damaged", "  no checkpoint is sound"
+            elif passed_over:
+                note = f"  checkpoint {passed_over[0][0]} is damaged: resumes from {sound.name}"
         frames, score = last.get("frames", "–"), last.get("return_mean") or "–"
-        yield f"{str(folder.relative_to(root)):24} {state:8} frames {frames:>12}  return {score:>8}"
+        yield f"{str(folder.relative_to(root)):24} {state:8} frames {frames:>12}  return {score:>8}{note}"

@@ -161,6 +161,14 @@ def _flip(path):
     path.write_bytes(data)
 
 
+def _edit(path, is_old=False, **changes):
+    """Changes the state as a damaged disk or a careless hand would; the first versions wrote no digest."""
+    state = json.loads((path / "state.json").read_text())
+    if is_old:
+        del state["state_sha256"]
+    (path / "state.json").write_text(json.dumps(state | changes))
+
+
 DAMAGES = {
     "data truncated": lambda path: _truncate(path / "tensors.data-00000-of-00001"),
     "data empty": lambda path: _truncate(path / "tensors.data-00000-of-00001", 0),
@@ -181,6 +189,28 @@ DAMAGES = {
     "state is a list": lambda path: (path / "state.json").write_text("[]"),
     "state without digests": lambda path: (path / "state.json").write_text('{"updates": 30}'),
     "digests are a number": lambda path: (path / "state.json").write_text('{"updates": 30, "sha256": 3}'),
+    "frames changed": lambda path: _edit(path, frames=2999),
+    "something else of the state changed": lambda path: _edit(path, network=[[1]]),
+    "the digest changed": lambda path: _edit(path, state_sha256="0" * 64),
+    "the digest is no text": lambda path: _edit(path, state_sha256=None),
+    "frames below 0": lambda path: _edit(path, is_old=True, frames=-5),
+    "frames are text": lambda path: _edit(path, is_old=True, frames="abc"),
+    "frames are true": lambda path: _edit(path, is_old=True, frames=True),
+    "frames are null": lambda path: _edit(path, is_old=True, frames=None),
+    "frames are NaN": lambda path: _edit(path, is_old=True, frames=float("nan")),
+    "frames are 10^400": lambda path: _edit(path, is_old=True, frames=10**400),
+    "episodes below 0": lambda path: _edit(path, is_old=True, episodes=-1),
+    "wall_seconds are infinite": lambda path: _edit(path, is_old=True, wall_seconds=float("inf")),
+    "1e999 wall_seconds": lambda path: (path / "state.json").write_text(
+        json.dumps(json.loads((path / "state.json").read_text()) | {"state_sha256": 0}).replace('"state_sha256": 0', '"wall_seconds": 1e999')
+    ),
+    "a number that is none, in a list": lambda path: _edit(path, is_old=True, scores=[1.0, float("nan")]),
+    "updates of another one": lambda path: _edit(path, is_old=True, updates=20),
+    "updates missing": lambda path: (path / "state.json").write_text(
+        json.dumps({"sha256": json.loads((path / "state.json").read_text())["sha256"]})
+    ),
+    "no tensors named": lambda path: _edit(path, is_old=True, sha256={}),
+    "a state of endless depth": lambda path: (path / "state.json").write_text("[" * 100_000),
     "everything gone": lambda path: [file.unlink() for file in path.iterdir()],
     "a file in its place": lambda path: (shutil.rmtree(path), path.write_bytes(b"")),
 }
@@ -203,6 +233,57 @@ def test_two_damaged_ones_fall_back_twice(tmp_path):
     _truncate(tmp_path / "0000000020" / "state.json")
     state, tensors, reports = restored(tmp_path)
     assert state["updates"] == 10 and tensors == states[10] and len(reports) == 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_it_remembers_what_it_took_and_what_it_passed_over(tmp_path, read_only):
+    saved(tmp_path)
+    _flip(tmp_path / "0000000030" / "tensors.data-00000-of-00001")
+    _edit(tmp_path / "0000000020", frames=7)
+    kept = Trained().checkpoints(tmp_path)
+    assert kept.restored is None
+    kept.restore(lambda line: None, read_only=read_only)
+    assert kept.restored == checkpoints.Restored("0000000010", 10, 1000, [
+        ("0000000030", "tensors.data-00000-of-00001 does not match its SHA-256"),
+        ("0000000020", "state.json does not match its SHA-256"),
+    ])  # fmt: skip
+    kept.restore(lambda line: None, read_only=read_only)
+    assert len(kept.restored.passed_over) == 2 * read_only, "those that were renamed are not met again"
+
+
+def test_a_new_run_remembers_nothing(tmp_path):
+    kept = Trained().checkpoints(tmp_path)
+    assert kept.restore() is None and kept.restored is None
+
+
+def test_a_state_of_the_first_versions_has_no_digest_and_is_sound(tmp_path):
+    _, states = saved(tmp_path)
+    _edit(tmp_path / "0000000030", is_old=True)
+    state, tensors, reports = restored(tmp_path)
+    assert state["frames"] == 3000 and tensors == states[30] and reports == []
+
+
+def test_the_state_read_without_tensors_is_a_sound_one(tmp_path):
+    saved(tmp_path)
+    _edit(tmp_path / "0000000030", frames=3001)
+    assert checkpoints.read_state(tmp_path)["frames"] == 2000
+
+
+def test_a_number_that_is_none_is_refused_before_anything_is_lost(tmp_path):
+    trained, _ = saved(tmp_path, updates=(10,))
+    before = snapshot(tmp_path)
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            trained.checkpoints(tmp_path).save(20, dict(scores=[1.0, number]))
+    assert snapshot(tmp_path) == before
+
+
+def test_what_was_set_aside_before_is_replaced_whatever_it_is(tmp_path):
+    trained, states = saved(tmp_path, updates=(10, 20))
+    for damage in ("a file in its place", "state empty", "a file in its place"):
+        trained.checkpoints(tmp_path).save(30, {})
+        DAMAGES[damage](tmp_path / "0000000030")
+        assert restored(tmp_path)[1] == states[20]
 
 
 def test_when_none_is_sound_training_does_not_start_afresh_in_silence(tmp_path):

@@ -1,0 +1,99 @@
+"""Which checkpoints of a folder are what was written; read without TensorFlow, which `impala runs` does without.
+
+    state.json   {"frames": …, "updates": …, "sha256": {file: digest}, "state_sha256": digest of all the rest of it}
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+STATE, DAMAGED = "state.json", ".damaged"
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_DIGEST = "state_sha256"
+_COUNTS = ("updates", "frames", "episodes", "wall_seconds")
+_LARGEST = 2**63
+
+
+def paths(directory: Path) -> list[Path]:
+    """Returns the checkpoints, oldest first."""
+    return sorted(path for path in directory.glob("*") if path.name.isdigit())
+
+
+def survey(directory: Path) -> tuple[Path | None, dict[str, Any], list[tuple[str, str]]]:
+    """Looks for the newest sound checkpoint.
+
+    Returns:
+      its path, None where there is none; its state; (name, reason) of the newer ones that are damaged, newest first
+    """
+    passed_over = []
+    for path in reversed(paths(directory)):
+        try:
+            return path, _sound_state(path), passed_over
+        except _DAMAGE as error:
+            passed_over.append((path.name, _reason(error)))
+    return None, {}, passed_over
+
+
+def newest_state(directory: Path) -> dict[str, Any] | None:
+    """Returns the newest state that is sound, whatever the tensors beside it are; None where there is none."""
+    for path in reversed(paths(directory)):
+        try:
+            return _checked_state(path)
+        except _DAMAGE:
+            continue
+    return None
+
+
+def sealed(state: dict[str, Any]) -> str:
+    """Returns the text of a state.json, with a digest of itself.
+
+    Raises:
+      ValueError: a number is not finite, which JSON cannot hold.
+      TypeError: neither can JSON hold something else of it.
+    """
+    state = json.loads(json.dumps(state, allow_nan=False))
+    return json.dumps(state | {_DIGEST: _digest(state)}, indent=1)
+
+
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sound_state(path: Path) -> dict[str, Any]:
+    """Returns the state of a checkpoint whose files are what was written; raises one of `_DAMAGE` where not."""
+    state = _checked_state(path)
+    if not state["sha256"]:
+        raise ValueError(f"{STATE} names no tensors")
+    for name, digest in state["sha256"].items():
+        if sha256(path / name) != digest:
+            raise ValueError(f"{name} does not match its SHA-256")
+    return state
+
+
+def _checked_state(path: Path) -> dict[str, Any]:
+    state = json.loads((path / STATE).read_text(encoding="utf-8"), parse_constant=_refuse)
+    if _DIGEST in state and state[_DIGEST] != _digest(state):  # the first versions wrote none
+        raise ValueError(f"{STATE} does not match its SHA-256")
+    for name in _COUNTS:
+        value = state.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+            raise ValueError(f"{STATE}: {name} is {str(value)[:40]!r}; expected a finite number of at least 0")
+    if state.get("updates") != int(path.name):
+        raise ValueError(f"{STATE}: updates is {state.get('updates')}; expected {int(path.name)}, the folder's name")
+    return state
+
+
+def _digest(state: dict[str, Any]) -> str:
+    rest = {name: value for name, value in state.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _refuse(constant: str):
+    raise ValueError(f"{STATE} holds {constant}; expected finite numbers")
+
+
+def _reason(error: BaseException) -> str:
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__
