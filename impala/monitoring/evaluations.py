@@ -1,13 +1,13 @@
 """evaluations.csv: what a run's weights reached when they were played to be scored."""
 
-import csv
 import json
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 
-from impala.monitoring.logs import read_csv
+from impala.monitoring.logs import append_whole, encoded, read_csv
 from impala.monitoring.scores import human_normalised
 
 COLUMNS = (
@@ -26,7 +26,7 @@ def interval(scores: list[float]) -> tuple[float, float]:
 def append(
     folder: Path, environment: str, scores: list[float], *, updates: int, frames: int, greedy: bool
 ) -> dict:
-    """Appends a row to `folder`/evaluations.csv and returns it."""
+    """Appends a row to `folder`/evaluations.csv and returns it. Raises OSError, and appends nothing, on a full disk."""
     mean, half = interval(scores)
     row = dict(
         time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), updates=updates, frames=frames, environment=environment,
@@ -35,18 +35,20 @@ def append(
     )  # fmt: skip
     path = folder / "evaluations.csv"
     _bring_columns_up_to_date(path)
-    with path.open("a", newline="") as file:
-        csv.DictWriter(file, COLUMNS).writerow(row)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        append_whole(descriptor, encoded([row], COLUMNS))
+    finally:
+        os.close(descriptor)
     return row
 
 
 def _bring_columns_up_to_date(path: Path) -> None:
     """Writes the file anew with `COLUMNS` where it has others, as after a change of the code, or does not exist."""
-    if path.exists() and path.open().readline().rstrip().split(",") == list(COLUMNS):
-        return
-    rows, temporary = read_csv(path), path.with_suffix(".tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+    if path.exists():
+        with path.open("rb") as file:
+            if file.readline().rstrip() == ",".join(COLUMNS).encode():
+                return
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(encoded(read_csv(path), COLUMNS, with_header=True))
     temporary.replace(path)

@@ -1,22 +1,29 @@
-"""Files that numbers are written to: CSV that is bounded and resumed, and TensorBoard."""
+"""Files that numbers are written to: CSV that is bounded and resumed, and TensorBoard. None of them stops a run."""
 
+import contextlib
 import csv
+import errno
 import io
 import logging
-from collections.abc import Callable
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 MAX_BYTES = 32_000_000  # of one CSV file
+_DAMAGED = ".damaged"
 
 
 class CsvLog:
     """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
 
     The file stays under `max_bytes`: when it is full, every second row goes, and from then on only every second comes.
-    Rows that belong together, `num_together` of them, come and go together.
+    Rows that belong together, `num_together` of them, come and go together. A full disk costs rows, which are counted,
+    and never half of one; of a file that cannot be read whole the readable rows stay, and a copy is set aside.
     """
 
     def __init__(
@@ -25,52 +32,163 @@ class CsvLog:
     ):  # fmt: skip
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
         self._keep_every, self._count, self._num_together = 1, 0, num_together
-        self.num_failed = 0  # rows lost to a disk that was full
-        self._file = None
-        kept = [row for row in read_csv(path) if float(row["updates"] or 0) <= last_update] if last_update else []
-        self._rewrite(kept)
+        self.num_failed = 0  # rows, and whole files, that the disk did not take
+        self._descriptor: int | None = None
+        # What the file should be and is not yet; it stays as it was, and takes no rows, until the disk has room.
+        self._pending: bytes | None = encoded(self._kept(last_update) if last_update else [], columns, with_header=True)
+        self._trying(self._install, num_rows=1)
 
-    def _rewrite(self, rows: list[dict]) -> None:
+    def _kept(self, last_update: int) -> list[dict[str, str]]:
+        """Returns the rows of the file up to an update; sets a copy aside where not all of it can be read."""
+        try:
+            header, rows, num_unreadable = _parsed(self._path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            logging.warning("%s cannot be read and is begun anew: %s", self._path, error)
+            return []
+        if "updates" not in header and len(header) == len(self._columns):  # it is the header that was damaged
+            rows, num_unreadable = [dict(zip(self._columns, row.values())) for row in rows], max(1, num_unreadable)
+        updates = [_number(row.get("updates") or "0") for row in rows]
+        num_unreadable += sum(map(math.isnan, updates))
+        if num_unreadable:
+            kept = _set_aside(self._path)
+            logging.warning("%s: %d lines cannot be read and are left out; %s", self._path, num_unreadable, kept)
+        return [row for row, update in zip(rows, updates) if update <= last_update]
+
+    def _install(self) -> None:
+        """Replaces the file by `_pending`."""
         temporary = self._path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self._path)
-        if self._file:
-            self._file.close()
-        self._file = self._path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, self._columns, restval="")
+        try:
+            temporary.write_bytes(self._pending)
+            temporary.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._pending = None
 
     def write(self, *rows: dict[str, Any]) -> None:
-        """Appends rows; a full disk costs the rows, is counted, and does not stop the run."""
+        """Appends rows, all or none; a full disk costs them, is counted, and does not stop the run."""
+        kept = []
+        for row in rows:
+            if self._count // self._num_together % self._keep_every == 0:
+                kept.append({name: _shown(value) for name, value in row.items()})
+            self._count += 1
+        if kept and self._trying(lambda: self._append(kept), num_rows=len(kept)):
+            self._trying(self._thin, num_rows=1)
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        if self._pending is not None:
+            self._install()
+        if self._descriptor is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        append_whole(self._descriptor, encoded(rows, self._columns))
+
+    def _thin(self) -> None:
+        if os.fstat(self._descriptor).st_size <= self._max_bytes:
+            return
+        _, rows, _ = _parsed(self._path.read_bytes())
+        rows = [row for i, row in enumerate(rows) if i // self._num_together % 2 == 0]
+        self._pending, self._keep_every = encoded(rows, self._columns, with_header=True), 2 * self._keep_every
+        self._install()
+
+    def _trying(self, what: Callable[[], None], *, num_rows: int) -> bool:
         try:
-            for row in rows:
-                if self._count // self._num_together % self._keep_every == 0:
-                    self._writer.writerow({name: _shown(value) for name, value in row.items()})
-                self._count += 1
-            self._file.flush()
-            if self._file.tell() > self._max_bytes:
-                written = enumerate(read_csv(self._path))
-                self._rewrite([row for i, row in written if i // self._num_together % 2 == 0])
-                self._keep_every *= 2
+            what()
         except OSError as error:
             if not self.num_failed:
                 logging.error("%s: rows are lost from now on: %s", self._path, error)
-            self.num_failed += len(rows)
+            self.num_failed += num_rows
+            return False
+        return True
 
     def close(self) -> None:
-        self._file.close()
+        """Closes the file; rows that come later are lost and counted."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # every row was whole when it was written
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def encoded(rows: Iterable[dict[str, Any]], columns: Sequence[str], *, with_header: bool = False) -> bytes:
+    """Returns rows as the bytes of a CSV file; columns that a row lacks are empty.
+
+    With a header they are a file's, whose columns may be older: those that are no more are left out.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore" if with_header else "raise")
+    if with_header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Appends all of `data` to a file opened with O_APPEND, or nothing. Raises OSError when the disk is full."""
+    size, written = os.fstat(descriptor).st_size, 0
+    try:
+        while written < len(data):  # a disk that fills up takes a part, and the next write fails
+            written += os.write(descriptor, memoryview(data)[written:])
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
 
 
 def read_csv(path: str | Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file; none when it is missing. A last line cut short by a kill is left out."""
+    """Returns the rows of a CSV file that can be read; none when it is missing.
+
+    A last line cut short by a kill is left out.
+    """
     path = Path(path)
-    if not path.exists():
-        return []
-    whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    rows = csv.DictReader(io.StringIO(whole_lines, newline=""))
-    return [row for row in rows if None not in row and None not in row.values()]
+    return _parsed(path.read_bytes())[1] if path.exists() else []
+
+
+def _parsed(data: bytes) -> tuple[list[str], list[dict[str, str]], int]:
+    """Returns header, rows, and how many lines are damaged; what follows the last line's end does not count."""
+    whole = data.rpartition(b"\n")[0]
+    try:
+        lines = list(csv.reader(io.StringIO(whole.decode(), newline=""), strict=True))
+    except (ValueError, csv.Error):  # one by one, so that a lost quotation mark does not take all that follow
+        lines = [_fields(line) for line in whole.split(b"\n")]
+    header, *lines = [line for line in lines if line != []] or [[]]
+    num_unreadable = int(header is None)
+    if header is None:
+        header = whole.split(b"\n")[0].decode(errors="replace").rstrip().split(",")
+    rows = [dict(zip(header, line)) for line in lines if line is not None and len(line) == len(header)]
+    return header, rows, len(lines) - len(rows) + num_unreadable
+
+
+def _fields(line: bytes) -> list[str] | None:
+    """Returns the fields of a line, none of an empty one; None where it cannot be read."""
+    try:
+        return next(csv.reader([line.decode()], strict=True), [])
+    except (ValueError, csv.Error):
+        return None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _set_aside(path: Path) -> str:
+    """Keeps the file under another name besides; returns what became of it, in words."""
+    aside = path.with_name(path.name + _DAMAGED)
+    try:
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(path, aside)  # needs no room; the file itself is replaced, not written to
+        except OSError:
+            shutil.copyfile(path, aside)
+    except OSError as error:
+        return f"no copy could be kept: {error}"
+    return f"the whole file is kept as {aside.name}"
 
 
 class TensorBoard:
@@ -79,11 +197,18 @@ class TensorBoard:
     def __init__(self, folder: Path):
         import tensorflow as tf
 
-        self._tf, self._writer = tf, tf.summary.create_file_writer(str(folder / "tensorboard"))
+        self._tf, self._folder, self._writer = tf, folder / "tensorboard", None
         self.num_failed = 0
+        self._trying(self._open)
+
+    def _open(self) -> None:
+        self._writer = self._tf.summary.create_file_writer(str(self._folder))
 
     def write(self, row: dict[str, Any], lags: np.ndarray) -> None:
-        self._trying(lambda: self._write(row, lags))
+        if self._writer is None:  # each try would leave an empty file behind: the next launch opens one again
+            self.num_failed += 1
+        else:
+            self._trying(lambda: self._write(row, lags))
 
     def _write(self, row: dict[str, Any], lags: np.ndarray) -> None:
         with self._writer.as_default(step=row["frames"]):
@@ -96,7 +221,8 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        self._trying(self._writer.close)
+        if self._writer is not None:
+            self._trying(self._writer.close)
 
     def _trying(self, what: Callable[[], None]) -> None:
         try:

@@ -4,6 +4,7 @@ The monitor lives with the learner: frames are counted where they are trained on
 """
 
 import collections
+import math
 import threading
 import time
 from pathlib import Path
@@ -212,7 +213,8 @@ class Monitor:
             if self._is_over:
                 return
             self.num_episodes += len(episodes)
-            self._scores.extend(episode.score for episode in episodes)
+            # Of an environment gone wrong a score may be none, which no checkpoint could hold.
+            self._scores.extend(episode.score for episode in episodes if math.isfinite(episode.score))
             self._tasks.add_episodes(episodes)
             now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
             self._episodes.write(*(now | episode._asdict() for episode in episodes))

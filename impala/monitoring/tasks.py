@@ -1,6 +1,7 @@
 """One run, several tasks: what each of them got and reached, in tasks.csv."""
 
 import collections
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class TaskLog:
         """Counts finished episodes."""
         for episode in episodes:
             self._episodes[episode.task] += 1
-            self._scores[episode.task].append(episode.score)
+            if math.isfinite(episode.score):
+                self._scores[episode.task].append(episode.score)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each task."""
