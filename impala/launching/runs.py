@@ -1,7 +1,6 @@
 """The folder of a run: who may use it, what it holds, whether it is resumed."""
 
 import fcntl
-import json
 import os
 import platform
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from impala import config as config_lib
 from impala import provenance
+from impala.launching import launches
 
 _PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
@@ -41,7 +41,10 @@ class RunFolder:
             ) from None
         self._lock = self._lock_or_refuse()
         self.is_resumed = self._check_contents(config)
-        self._write(config)
+        try:
+            self._write(config)
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def _lock_or_refuse(self):
         try:
@@ -94,8 +97,12 @@ class RunFolder:
             "command.txt": shlex.join(sys.argv) + "\n",
         }.items():
             temporary = self.path / (name + ".tmp")
-            temporary.write_text(text)
-            temporary.replace(self.path / name)
+            try:
+                temporary.write_text(text)
+                temporary.replace(self.path / name)
+            except OSError:
+                temporary.unlink(missing_ok=True)  # or the folder would hold something and no run
+                raise
 
         size = config.population.size
         for index in range(size if size > 1 else 0):
@@ -104,15 +111,16 @@ class RunFolder:
             (member / "config.yaml").write_text(config_lib.dump(config.member(index)))
 
     def next_incarnation(self) -> int:
-        """Counts the launches of this run, and keeps what each was made with."""
-        path = self.path / "launches.json"
-        launches = json.loads(path.read_text()) if path.exists() else []
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        launches.append({"time": now, "command": shlex.join(sys.argv), "commit": provenance.commit()})
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(launches, indent=1))
-        temporary.replace(path)
-        return len(launches)
+        """Counts the launches of this run, and keeps what each was made with; rises, whatever befell the count."""
+        try:
+            return launches.add(self.path / "launches.json", agent_folders(self.path))
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> config_lib.ConfigError:
+        return config_lib.ConfigError(
+            [f"--run {self.path}: {error.strerror or error}; expected a writable folder, and room on its disk"]
+        )
 
     def close(self) -> None:
         """Gives the folder free."""
