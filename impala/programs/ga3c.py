@@ -35,6 +35,7 @@ import launchpad as lp
 import numpy as np
 
 from impala.config import Config
+from impala.launching.rpc_node import RpcNode
 from impala.programs import learner_group
 from impala.programs.compose import make_actor
 from impala.programs.evaluator_node import EvaluatorNode
@@ -56,7 +57,7 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     threads = 2 * config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
     learners = learner_group.add(
         program, config.learner.num_learners,
-        lambda index, peers, _: lp.CourierNode(
+        lambda index, peers, _: RpcNode(
             TrainerNode, config, spec, run, index, peers=peers, courier_kwargs={"thread_pool_size": threads}
         ),
     )  # fmt: skip
@@ -69,6 +70,8 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
 
 class TrainerNode(LearnerNode):
     """A `LearnerNode` whose batches come through its own RPC `train`, and which predicts for the agents."""
+
+    RPCS = (*LearnerNode.RPCS, "address", "predict", "train")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, peers=()):
         super().__init__(config, spec, run, index, table=None, peers=peers)

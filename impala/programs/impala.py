@@ -26,6 +26,7 @@ import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, w
 import launchpad as lp
 
 from impala.config import Config
+from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
 from impala.programs import learner_group
 from impala.programs.actor_node import ActorNode
@@ -67,7 +68,7 @@ def _add_agent(program: lp.Program, config: Config, spec: EnvironmentSpec, run: 
     ]
     learners = learner_group.add(
         program, num_learners,
-        lambda index, peers, _: lp.CourierNode(LearnerNode, config, spec, run, index, table=tables[index], peers=peers),
+        lambda index, peers, _: RpcNode(LearnerNode, config, spec, run, index, table=tables[index], peers=peers),
     )  # fmt: skip
     for index in range(config.actor.num_actors):
         node = lp.PyClassNode(

@@ -16,7 +16,7 @@ def add(program, num_learners: int, make_node: Callable) -> list:
     """Adds the learners of one agent to a program; returns their handles.
 
     Args:
-      make_node: (index, peers, first) → `lp.CourierNode` of a learner: "host:port" of every learner's server, none for
+      make_node: (index, peers, first) → `RpcNode` of a learner: "host:port" of every learner's server, none for
         a single learner, and an RPC client of the first learner, which itself gets None.
     """
     import launchpad as lp

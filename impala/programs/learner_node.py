@@ -16,7 +16,7 @@ from impala.types import Chunk, EnvironmentSpec, Episode
 
 
 class LearnerNode:
-    """Trains on what the table gives, serves weights, gathers metrics, checkpoints. Public methods are RPCs.
+    """Trains on what the table gives, serves weights, gathers metrics, checkpoints.
 
     One of several learners updates together with its peers; the first gathers metrics and checkpoints for all.
 
@@ -25,6 +25,8 @@ class LearnerNode:
       table: `reverb.Client` of its own table.
       peers: "host:port" of every learner's server, this one's included; none for a single learner.
     """
+
+    RPCS = ("get_weights", "frames", "report", "status")  # what others may call
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers=()):
         from impala.launching import processes

@@ -26,6 +26,7 @@ import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, w
 import launchpad as lp
 
 from impala.config import Config
+from impala.launching.rpc_node import RpcNode
 from impala.programs import learner_group
 from impala.programs.compose import lane_seed, make_network, make_policy
 from impala.programs.evaluator_node import EvaluatorNode
@@ -44,7 +45,7 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     threads = config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
     learners = learner_group.add(
         program, config.learner.num_learners,
-        lambda index, peers, first: lp.CourierNode(
+        lambda index, peers, first: RpcNode(
             CentralNode, config, spec, run, index, peers=peers, first=first,
             courier_kwargs={"thread_pool_size": threads},
         ),
@@ -57,11 +58,13 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
 
 
 class CentralNode(LearnerNode):
-    """A `LearnerNode` that decides for its actors and writes their unrolls. `act` is one more RPC.
+    """A `LearnerNode` that decides for its actors and writes their unrolls.
 
     Args:
       first: RPC client of the first of several learners, which is told of episodes; None in that one.
     """
+
+    RPCS = (*LearnerNode.RPCS, "address", "act")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, peers=(), first=None):
         super().__init__(config, spec, run, index, table=None, peers=peers)

@@ -31,7 +31,7 @@ class StepByHand(absltest.TestCase):
         for update in range(1, 6):
             metrics = {}
             while not metrics:
-                metrics = learner.step()
+                metrics = node.instance.step()  # which is no RPC
             assert learner.get_weights(-1)[0] == update
             assert metrics["num_transitions"] == 144, metrics  # 8 chunks, 18 of 20 transitions are some
         assert learner.get_weights(5) == (5, [])
