@@ -5,7 +5,8 @@
 
 One connection is one caller's and holds one call at a time. What is said goes through a local socket, a few bytes a
 call; who waits sleeps. Neither memory nor socket has a name in the file system: both are gone when both sides are,
-however these end. Nothing is decoded but numbers, and only processes of the same user are heard.
+however these end. Nothing is decoded but numbers, and only processes of the same user are heard: others are hung up on
+before anything is started or waited for on their behalf.
 """
 
 import contextlib
@@ -27,7 +28,9 @@ import numpy as np
 Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
 
 _ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
-_SHAKE_HANDS_SECONDS = 1.0
+_SHAKE_HANDS_SECONDS = 1.0  # that a caller waits for the server's answer
+_HELLO_SECONDS = 5.0  # that the server waits for what a caller says first
+_MOST_SHAKING_HANDS = 64  # callers that the server waits for at once; others wait to be let in
 _NUMBER, _ANSWER = struct.Struct("<q"), struct.Struct("<?i")  # of the call; whether it failed, and bytes of its message
 _CREDENTIALS = struct.Struct("3i")
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}  # what passes while it listens
@@ -59,7 +62,8 @@ class Server:
     """
 
     def __init__(self, address: str, function: Callable[[tuple, int, list[np.ndarray]], Sequence[np.ndarray]]):
-        self._function, self._connections = function, set()
+        self._function, self._connections, self._has_refused = function, set(), False
+        self._shaking_hands = threading.BoundedSemaphore(_MOST_SHAKING_HANDS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind("\0" + address)
         self._socket.listen(512)
@@ -82,34 +86,65 @@ class Server:
                 logging.warning("shared memory: a caller could not be taken: %s", error)
                 time.sleep(0.5)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="shared memory", daemon=True).start()
+            if not self._is_ours(connection):
+                connection.close()
+                continue
+            self._shaking_hands.acquire()  # held for `_HELLO_SECONDS` at most
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="shared memory", daemon=True).start()
+            except RuntimeError as error:
+                self._shaking_hands.release()
+                connection.close()
+                logging.warning("shared memory: a caller could not be taken: %s", error)
+                time.sleep(0.5)
+
+    def _is_ours(self, connection: socket.socket) -> bool:
+        """Returns whether a process of this user connects, as the kernel says; warns of the first that is not."""
+        try:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return False
+        process, user, _ = _CREDENTIALS.unpack(credentials)
+        if user != os.getuid() and not self._has_refused:
+            self._has_refused = True
+            logging.warning("shared memory: refused process %d of user %d, as all of other users", process, user)
+        return user == os.getuid()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             self._connections.add(connection)
             try:
-                self._converse(connection)
-            except OSError:  # the caller is gone: what its lane remembers ends with its next life
+                try:
+                    shaken = self._shake_hands(connection)
+                finally:
+                    self._shaking_hands.release()
+                if shaken:
+                    self._converse(connection, *shaken)
+            except OSError:  # the caller is gone or says nothing: what its lane remembers ends with its next life
                 pass
             finally:
                 self._connections.discard(connection)
 
-    def _converse(self, connection: socket.socket) -> None:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(credentials)
+    def _shake_hands(self, connection: socket.socket) -> tuple | None:
+        """Returns (name, arguments, results) of a caller; None of one that is refused. Raises OSError in silence."""
+        connection.settimeout(_HELLO_SECONDS)
         hello, handles, *_ = socket.recv_fds(connection, _HELLO_BYTES, 1)
         try:
-            if user != os.getuid() or len(handles) != 1:
-                return
+            if len(handles) != 1:
+                return None
             said = json.loads(hello)
-            arguments, results = _map(handles[0], said["arguments"], said["results"])
-            name = tuple(said["name"])
+            shaken = tuple(said["name"]), *_map(handles[0], said["arguments"], said["results"])
         except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-            return _answer(connection, f"{type(error).__name__}: {error}")
+            _answer(connection, f"{type(error).__name__}: {error}")
+            return None
         finally:
             for handle in handles:
                 os.close(handle)
         _answer(connection, None)
+        connection.settimeout(None)
+        return shaken
+
+    def _converse(self, connection: socket.socket, name: tuple, arguments: list, results: list) -> None:
         while (said := _receive(connection, _NUMBER.size)) is not None:
             (number,) = _NUMBER.unpack(said)
             try:

@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import select
 import signal
+import socket
 import threading
 import time
 
@@ -184,8 +186,6 @@ def test_fields_without_numbers_are_refused(echo):
 
 @pytest.mark.parametrize("hello", [b"{}", b"[1, 2]", b"\xff\xfe", b'{"name": [0], "arguments": [[[99999], "f8"]], "results": []}'])
 def test_a_caller_that_talks_nonsense_is_refused_and_the_server_goes_on(echo, hello):
-    import socket
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect("\0" + echo)
         handle = os.memfd_create("test")
@@ -197,3 +197,100 @@ def test_a_caller_that_talks_nonsense_is_refused_and_the_server_goes_on(echo, he
         assert failed and length and connection.recv(1000)
         assert connection.recv(1) == b"", "the server hung up"
     call(caller_of_echo(echo), 0, *arrays())
+
+
+# --- strangers, and callers that say nothing ---
+
+
+def connect_silently(address, count):
+    connections = []
+    for _ in range(count):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(30)
+        connection.connect("\0" + address)
+        connections.append(connection)
+    return connections
+
+
+def are_hung_up_on(connections):
+    """Returns whether the other side ended each of them, at once or in time."""
+    for connection in connections:
+        try:
+            if connection.recv(1) != b"":
+                return False
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            return False
+    return True
+
+
+def as_another_user(function):
+    """Runs `function` in a child that is nobody; returns its process id, and what waits for it and says how it ended."""
+    process = os.fork()
+    if process == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os._exit(0 if function() else 1)
+        except BaseException:
+            os._exit(2)
+    return process, lambda: os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, too")
+def test_another_user_gets_neither_a_thread_nor_an_answer(echo, caplog):
+    before, (go_on, say) = psutil.Process().num_threads(), os.pipe()
+
+    def stranger():
+        strangers = connect_silently(echo, 400)
+        ended = are_hung_up_on(strangers)
+        os.write(say, b".")
+        time.sleep(1)  # all of them open on this side
+        return ended
+
+    process, wait = as_another_user(stranger)
+    caller = caller_of_echo(echo)
+    most = 0
+    while not select.select([go_on], [], [], 0.01)[0]:
+        most = max(most, psutil.Process().num_threads())
+        call(caller, 1, *arrays())
+        assert os.waitpid(process, os.WNOHANG)[0] == 0, "the child ended early"
+    most = max(most, psutil.Process().num_threads())
+    assert wait() == 0 and most <= before + 1, (before, most)  # the caller's
+    (record,) = caplog.records
+    assert f"refused process {process} of user 65534" in record.message
+    caller.close()
+    for end in (go_on, say):
+        os.close(end)
+
+
+def test_a_caller_that_says_nothing_is_hung_up_on_and_one_that_has_spoken_is_not(address, monkeypatch):
+    monkeypatch.setattr(shared_memory, "_HELLO_SECONDS", 0.5)
+    server = Server(address, lambda name, number, sent: sent)
+    caller = Caller(address, [0], arguments=FIELDS, results=FIELDS)
+    call(caller, 0, *arrays())
+    started, silent = time.monotonic(), connect_silently(address, 3)
+    assert are_hung_up_on(silent) and 0.3 < time.monotonic() - started < 10
+    time.sleep(0.7)
+    call(caller, 1, *arrays())
+    assert caller._socket is not None
+    server.close()
+
+
+def test_callers_that_say_nothing_hold_a_bounded_number_of_threads_and_others_come_in_turn(address, monkeypatch):
+    monkeypatch.setattr(shared_memory, "_HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(shared_memory, "_MOST_SHAKING_HANDS", 4)
+    server = Server(address, lambda name, number, sent: sent)
+    before = psutil.Process().num_threads()
+    silent, most = connect_silently(address, 20), 0
+    caller = Caller(address, [0], arguments=FIELDS, results=FIELDS)
+    pending, deadline = caller(0, *arrays()), time.monotonic() + 30
+    while not pending.wait(0.05):
+        most = max(most, psutil.Process().num_threads())
+        assert time.monotonic() < deadline, "never let in"
+    assert 3 <= most - before <= 5, (before, most)
+    assert are_hung_up_on(silent)
+    call(caller, 1, *arrays())
+    server.close()
