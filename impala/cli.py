@@ -2,10 +2,13 @@
 
 import argparse
 import difflib
+import errno
 import os
 import shlex
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,9 +87,12 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    status = 1
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
         options, rest = _parse(arguments)
+        if options and options.command is not train and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # they may have something to put away
         status = options.command(options, rest) if options else (0 if arguments else 2)
         sys.stdout.flush()
         return status
@@ -98,7 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        if error.errno != errno.EIO:  # a terminal that went away costs what is said, not the status
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return status
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
