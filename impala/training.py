@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes.util
+import errno
 import importlib.util
 import math
 import os
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 from impala import config as config_lib
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: bool, threads: bool) -> int:
@@ -30,25 +33,27 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     _check_learners(config, threads)
     table_mb = _table_mb(config, spec)
-    run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
-        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
-    finally:
-        run.close()
+        run = runs_lib.RunFolder(folder, config, restart=restart)
+        try:
+            return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
+        finally:
+            run.close()
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        line = f"--run {folder}: {error.strerror}; expected a disk with room for a run"
+        raise config_lib.ConfigError([line]) from None
 
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local  # installs the RPC stand-in
-    from impala.launching import runs as runs_lib
     from impala.programs.run import Run
 
-    print(
-        f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames",
-        flush=True,
-    )
-    print(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory", flush=True)
+    _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
+    _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
     if config.replay.fraction:
-        print(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less", flush=True)
+        _tell(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less")
     make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
     program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
     learners = []
@@ -59,19 +64,19 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     with local.Interrupts() as interrupts:
         processes = (local.launch_threads if threads else local.launch)(program, run.path)
         try:
-            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path.name)
+            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
         finally:
             processes.kill()
-    for folder in runs_lib.agent_folders(run.path):
-        _print_last_row(folder)
+    _tell_the_end(processes, config, run.path)
     return status
 
 
-def _watch(processes, interrupts, learners, config, name: str) -> int:
+def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict[str, float]) -> int:
     from impala.launching import local
     from impala.monitoring import dashboard
+    from impala.monitoring.notices import Notices
 
-    with dashboard.Dashboard(name, total_frames=config.total_frames) as screen:
+    with dashboard.Dashboard(folder.name, total_frames=config.total_frames) as screen:
         said: set[str] = set()
 
         def say_once(key: str, words: str):
@@ -80,34 +85,65 @@ def _watch(processes, interrupts, learners, config, name: str) -> int:
                 said.add(key)
 
         def on_tick():
-            try:
-                rows = [learner.status() for learner in learners]
-            except Exception:  # not started yet, or already gone: the supervisor knows
-                return
-            row, disk_bound_mb = rows[0], len(rows) * rows[0].pop("disk_bound_mb")
-            full_replay_mb = row.pop("full_replay_mb")
-            if all("fitness" in row for row in rows):
-                row["members"] = rows if len(rows) > 1 else []
-            say_once(
-                "disk",
-                f"{config.num_checkpoints} checkpoints and thinned metrics take at most {disk_bound_mb:.0f} MB of "
-                "disk; TensorBoard's events and logs come on top",
-            )
-            if full_replay_mb:
-                say_once("replay", f"full, replay will bring the tables' memory to about {full_replay_mb:.0f} MB")
-            screen.update(row)
+            nodes = processes.nodes()
+            for index in range(len(learners)):
+                name = _first_learner(config, index)
+                for words in nodes[name].facts.get("says", []) if name in nodes else []:
+                    say_once(name + words, words if len(learners) == 1 else f"{config.member_name(index)}: {words}")
+            screen.update(_row(learners, say_once), find_notices(nodes))
 
-        return local.supervise(processes, interrupts, on_tick, screen.say)
+        find_notices = Notices(
+            liveness_seconds=config.liveness_seconds, growth=config.memory_growth,
+            allowed_mb={"table": sum(table_mb.values())},
+        )  # fmt: skip
+        return local.supervise(
+            processes, interrupts, on_tick, screen.say, liveness_seconds=config.liveness_seconds
+        )
 
 
-def _print_last_row(folder: Path) -> None:
-    from impala.monitoring.logs import read_csv
+def _first_learner(config, index: int) -> str:
+    """Returns the node that gathers metrics and checkpoints of a run, or of a member of a population."""
+    return f"learner/{index * config.learner.num_learners}"
 
-    rows = read_csv(folder / "metrics.csv")
-    if rows:
-        row = rows[-1]
-        print(f"{int(float(row['frames'])):,} frames, {row['updates']} updates, return {row['return_mean'] or '–'}, "
-              f"{float(row['wall_seconds']):.0f} s in all · {folder}")  # fmt: skip
+
+def _row(learners, say_once) -> dict:
+    """Returns the newest row of metrics, empty where the learners do not answer: the notices say for how long."""
+    try:
+        rows = [learner.status() for learner in learners]
+    except Exception:  # not started yet, frozen, or already gone: the supervisor knows
+        return {}
+    row, full_replay_mb = rows[0], rows[0].pop("full_replay_mb")
+    if all("fitness" in row for row in rows):
+        row["members"] = rows if len(rows) > 1 else []
+    if full_replay_mb:
+        say_once("replay", f"full, replay will bring the tables' memory to about {full_replay_mb:.0f} MB")
+    return row
+
+
+def _tell_the_end(processes, config, folder: Path) -> None:
+    """Prints what was done, as the learners said it last: log files may lack it."""
+    from impala.launching import runs as runs_lib
+
+    for index, agent in enumerate(runs_lib.agent_folders(folder)):
+        facts = processes.node(_first_learner(config, index)).facts
+        if not facts.get("has_trained"):
+            continue
+        returned = facts.get("return_mean")
+        _tell(
+            f"{facts['frames']:,} frames, {facts['updates']:,} updates, "
+            f"return {'–' if returned is None else f'{returned:.4g}'}, {facts['wall_seconds']:.0f} s in all · {agent}"
+        )
+        if facts["saved_updates"] < facts["updates"]:
+            lost, newest = facts["frames"] - facts["saved_frames"], facts["saved_updates"]
+            why = f" ({facts['save_error']})" if facts.get("save_error") else ""
+            newest = f"the newest checkpoint is of update {newest:,}" if newest else "there is no checkpoint"
+            _tell(f"{lost:,} of these frames are lost: {newest}{why}")
+
+
+def _tell(line: str) -> None:
+    """Prints a line; where that cannot be (a terminal that went away, a full disk) the run goes on without."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def _table_mb(config, spec) -> dict[str, float]:

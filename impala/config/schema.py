@@ -43,6 +43,8 @@ class Config(Model):
     checkpoint_period_seconds: Positive = 60.0
     num_checkpoints: Count = 3  # kept
     log_period_seconds: Positive = 5.0
+    liveness_seconds: Positive = 300.0  # a node, or an environment, that is silent for so long ends the run
+    memory_growth: Positive = 1.0  # of a node, as a share of what it was when it began, that is worth a notice
     record_chunks: Annotated[int, Field(ge=0)] = 0  # keeps the first so many chunks in the run folder
 
     @model_validator(mode="before")
@@ -203,6 +205,7 @@ class Config(Model):
 
 MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
+    "liveness_seconds", "memory_growth",
     "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds", "evaluator.greedy",
     "learner.learning_rate", "learner.learning_rate_schedule", "inference.transport", "population.burn_in_frames",
     "population.period_episodes", "population.threshold", "population.factor", "population.probability",

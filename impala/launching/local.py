@@ -6,6 +6,7 @@ notices a death only in some of its modes and then ends everything at once, the 
 
 import atexit
 import contextlib
+import faulthandler
 import io
 import os
 import shutil
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from impala.launching import rpc
+from impala.launching import beats, rpc
 from impala.launching.processes import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -28,8 +29,12 @@ from impala.launching.processes import (
 )
 
 _TICK_SECONDS = 0.5
+# Imports on a busy machine, and a checkpoint on a slow disk, may take longer than anything else.
+_PATIENCE = {"starting": lambda seconds: max(seconds, 120.0), "saving": lambda seconds: 4 * seconds}
+_HANGING_SECONDS = 4.0  # for the end of a node that has nothing to save, or has been silent for so long already
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
-_STOP_ORDER = ("evaluator", "actor", "learner", "table")  # the learner's last checkpoint before the table goes
+# Together, then the next: the learner's last checkpoint comes before the table goes.
+_STOP_ORDER = (("evaluator", "actor"), ("learner",), ("table",))
 
 
 class Interrupts:
@@ -61,34 +66,59 @@ class Interrupts:
 
 
 class Processes:
-    """The processes of a launched program, by name (`actor/0`, `learner/0`, …)."""
+    """The processes of a launched program, by name (`actor/0`, `learner/0`, …), and what is heard of them."""
 
-    def __init__(self, by_name: dict[str, subprocess.Popen], logs: Path):
-        self.by_name, self._logs = by_name, logs
+    def __init__(self, by_name: dict[str, subprocess.Popen], logs: Path, listener: beats.Listener):
+        self.by_name, self._logs, self._listener = by_name, logs, listener
 
     def log(self, name: str) -> Path:
         return self._logs / name
+
+    def nodes(self) -> dict[str, beats.Node]:
+        """Returns what is known of every node whose process has not ended."""
+        return {name: self.node(name) for name, process in self.by_name.items() if process.poll() is None}
+
+    def node(self, name: str) -> beats.Node:
+        """Returns what was last known of a node."""
+        return self._listener.node(name)
 
     def ended(self) -> dict[str, int]:
         """Returns the exit status of every process that has ended."""
         statuses = {name: process.poll() for name, process in self.by_name.items()}
         return {name: status for name, status in statuses.items() if status is not None}
 
+    def dump_stacks(self, name: str) -> None:
+        """Lets a node write the stacks of all its threads into its log, if it got as far as to be able to."""
+        if self._listener.has_heard(name) and (process := self.by_name[name]).poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGUSR2)
+            time.sleep(1.0)
+
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
         """Ends the processes with SIGTERM, role after role; kills what outlives its time, or all when told to."""
-        for role in _STOP_ORDER:
-            members = [process for name, process in self.by_name.items() if name.startswith(role)]
-            for process in members:
-                if process.poll() is None:
-                    process.terminate()
-                    process.send_signal(signal.SIGCONT)  # one that was stopped could not hear it
-            deadline = time.monotonic() + GRACE_SECONDS + 5.0
-            while any(process.poll() is None for process in members):
+        for roles in _STOP_ORDER:
+            members = {n: p for n, p in self.by_name.items() if n.partition("/")[0] in roles and p.poll() is None}
+            deadlines = {name: time.monotonic() + self._seconds_to_end(name) for name in members}
+            for name, process in members.items():
+                process.terminate()
+                process.send_signal(signal.SIGCONT)  # one that was stopped could not hear it
+                if not self._listener.has_heard(name):  # it still imports, deaf to signals, and has nothing to save
+                    process.kill()
+            while any(process.poll() is None for process in members.values()):
                 if should_kill():
                     return self.kill()
-                if time.monotonic() > deadline:  # these only: the learner after them still has a checkpoint to write
-                    _kill(members)
+                # These only: the learner after them still has a checkpoint to write, and a slow disk its time for it.
+                late = [name for name in members if time.monotonic() > deadlines[name] and not self._is_saving(name)]
+                _kill(members[name] for name in late)
                 time.sleep(0.05)
+
+    def _seconds_to_end(self, name: str) -> float:
+        is_at_work = self.node(name).silent_seconds < _HANGING_SECONDS
+        return GRACE_SECONDS if name.startswith("learner/") and is_at_work else _HANGING_SECONDS
+
+    def _is_saving(self, name: str) -> bool:
+        node = self.node(name)
+        return node.doing == "saving" and not node.is_frozen
 
     def kill(self) -> None:
         """Ends every process at once."""
@@ -96,6 +126,7 @@ class Processes:
 
 
 def _kill(processes: Iterable[subprocess.Popen]) -> None:
+    processes = list(processes)
     for process in processes:
         if process.poll() is None:
             process.kill()
@@ -124,9 +155,11 @@ def launch(program, folder: Path) -> Processes:
     scratch = logs / "scratch"  # Launchpad's pickles and Reverb's folder, which nobody removes
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(exist_ok=True)
+    listener = beats.Listener()
     common = {
-        NODE_VARIABLE: str(os.getpid()), "TF_CPP_MIN_LOG_LEVEL": "2", "TZ": "UTC", "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(scratch),
+        NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: listener.address, "TZ": "UTC",
+        "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch),
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA's absence
     }  # fmt: skip
     resources = {
         label: PythonProcess(env=common if label == "learner" else common | {"CUDA_VISIBLE_DEVICES": ""})
@@ -151,19 +184,31 @@ def launch(program, folder: Path) -> Processes:
         link = logs / (name.replace("/", "-") + ".log")
         link.unlink(missing_ok=True)
         link.symlink_to(name)
-    return Processes(by_name, logs)
+    return Processes(by_name, logs, listener)
 
 
 class Threads:
     """The nodes of a program as threads of this process; as `Processes`, but none can be killed and none has a log."""
 
-    def __init__(self, manager):
-        self._manager = manager
+    def __init__(self, manager, listener: beats.Listener):
+        self._manager, self._listener = manager, listener
         self._futures = {
             f"{label}/{index}": worker.future
             for label, workers in manager._active_workers.items()
             for index, worker in enumerate(workers)
         }
+
+    def nodes(self) -> dict[str, beats.Node]:
+        """Returns what is known of every node that has not returned."""
+        return {name: self.node(name) for name, future in self._futures.items() if not future.done()}
+
+    def node(self, name: str) -> beats.Node:
+        """Returns what was last known of a node."""
+        return self._listener.node(name)
+
+    def dump_stacks(self, name: str) -> None:
+        """Writes the stacks of all threads to standard error."""
+        faulthandler.dump_traceback(all_threads=True)
 
     def ended(self) -> dict[str, int]:
         """Returns 0 for every node that returned; raises what a node raised."""
@@ -188,8 +233,10 @@ def launch_threads(program, folder: Path) -> Threads:
 
     _new_token(folder)
     _keep_signals()
+    listener = beats.Listener()
+    os.environ[beats.ADDRESS_VARIABLE] = listener.address
     manager = lp.launch(program, "local_mt")
-    return Threads(manager)
+    return Threads(manager, listener)
 
 
 def _new_token(folder: Path) -> None:
@@ -216,8 +263,9 @@ def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
 
 
 def supervise(
-    processes: Processes | Threads, interrupts: Interrupts, on_tick: Callable[[], None], say: Callable[[str], None]
-) -> int:
+    processes: Processes | Threads, interrupts: Interrupts, on_tick: Callable[[], None], say: Callable[[str], None],
+    *, liveness_seconds: float = float("inf"),
+) -> int:  # fmt: skip
     """Watches until the learner is done, a node fails or the user interrupts; ends the rest; returns the exit status.
 
     Args:
@@ -225,15 +273,18 @@ def supervise(
       interrupts: entered before the launch.
       on_tick: called twice a second.
       say: tells the user something.
+      liveness_seconds: a node that is silent for longer ends the run, with status 75.
     """
     try:
-        while not interrupts.count:
-            ended = processes.ended()
-            if ended:
-                break
+        silent = None
+        while not interrupts.count and not processes.ended() and silent is None:
             on_tick()
             time.sleep(_TICK_SECONDS)
-        status = _end(processes, interrupts, say)
+            silent = _silent(processes, liveness_seconds)
+        if silent is None or interrupts.count:
+            status = _end(processes, interrupts, say)
+        else:
+            status = _end_silent(processes, silent, interrupts, say)
         if interrupts.count <= 1:
             on_tick()
         return status
@@ -244,6 +295,24 @@ def supervise(
         processes.kill()
 
 
+def _silent(processes: Processes | Threads, seconds: float) -> str | None:
+    """Returns the name of the node that has been silent for longest, of those that are for more than `seconds`."""
+    nodes = processes.nodes()
+    patience = {name: _PATIENCE.get(node.doing, lambda s: s)(seconds) for name, node in nodes.items()}
+    late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > patience[name]}
+    return max(late, key=late.get, default=None)
+
+
+def _end_silent(processes: Processes | Threads, name: str, interrupts: Interrupts, say: Callable[[str], None]) -> int:
+    node = processes.node(name)
+    processes.dump_stacks(name)
+    what = "its process gave no sign of life" if node.is_frozen else "its loop made no step, its environment may hang"
+    where = "standard error" if isinstance(processes, Threads) else processes.log(name)
+    say(f"{name} was silent for {node.silent_seconds:.0f} s ({what}): ending the run; its stacks are in {where}")
+    processes.stop(should_kill=lambda: interrupts.count > 1)
+    return EXIT_INTERRUPTED if interrupts.count > 1 else EXIT_TRY_AGAIN
+
+
 def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[str], None]) -> int:
     was_interrupted = interrupts.count > 0
     if was_interrupted:
@@ -251,7 +320,8 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     else:
         time.sleep(_TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
     ended = {} if was_interrupted else processes.ended()
-    failed = {name: status for name, status in ended.items() if status != 0}
+    # Only a learner may end by itself, and it does so with status 0 when all is done.
+    failed = {name: status for name, status in ended.items() if status != 0 or not name.startswith("learner/")}
     # Several learners are done together; the first still has its checkpoint to write.
     is_done = was_interrupted or ended.get("learner/0") == 0
     is_done |= not failed and any(name.startswith("learner/") for name in ended)
@@ -261,9 +331,12 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     if interrupts.count > 1:
         return EXIT_INTERRUPTED
     ended = processes.ended()
-    learners = [status for name, status in ended.items() if name.startswith("learner/")]
-    if is_done and learners and not any(learners):  # of a population each has its own last checkpoint
+    learners = {name: status for name, status in ended.items() if name.startswith("learner/")}
+    if is_done and learners and not any(learners.values()):  # of a population each has its own last checkpoint
         return 0
+    if was_interrupted and not any(processes.node(name).facts.get("has_trained") for name in learners):
+        say("interrupted before the first update: there is nothing new to save")
+        return EXIT_INTERRUPTED
     return _report(processes, failed or ended)
 
 
@@ -278,13 +351,17 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
         return EXIT_FAILED
     name = _worst(failed)
     status = failed[name]
-    lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()
+    words = processes.node(name).facts.get("last_words")
     if status == EXIT_USAGE:
-        print(lines[-1] if lines else name, file=sys.stderr)
+        print(words or name, file=sys.stderr)
         return EXIT_USAGE
     shown = f"signal {-status}" if status < 0 else f"status {status}"
-    print(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:", file=sys.stderr)
-    print("\n".join(lines[_traceback_start(lines) :]), file=sys.stderr)
+    if words:
+        print(f"{name} ended with {shown}: {words}", file=sys.stderr)
+    else:
+        lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()
+        print(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:", file=sys.stderr)
+        print("\n".join(lines[_traceback_start(lines) :]), file=sys.stderr)
     # Where a learner was killed and its peers noticed, nothing is wrong with the program; nor where a peer never came.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in processes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed

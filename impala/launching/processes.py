@@ -1,5 +1,6 @@
 """What every node of a program does first: its name, its signals, its devices, its end with the launcher."""
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -11,12 +12,18 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
+
+from impala.launching import beats
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
+_EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter's own end; of what a node says last
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
+
+_pulse: beats.Pulse | None = None  # of the node that this process is
 
 
 class UsageError(RuntimeError):
@@ -26,50 +33,99 @@ class UsageError(RuntimeError):
 def refuse(message: str) -> None:
     """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises."""
     if os.environ.get(NODE_VARIABLE):
-        print(message, file=sys.stderr, flush=True)
-        finish(EXIT_USAGE)
+        finish(EXIT_USAGE, message)
     raise UsageError(message)
 
 
-def prepare(role: str, index: int = 0) -> threading.Event:
-    """Prepares the process of a node and returns the event that asks it to stop.
+def say(message: str) -> None:
+    """Prints a line into the node's log; a full disk costs the line, not the node."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+
+
+def prepare(role: str, index: int = 0) -> beats.Pulse:
+    """Prepares the process of a node and returns what asks it to stop, and tells the launcher that it lives.
 
     SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
-    SIGTERM sets the event; if the process still runs `GRACE_SECONDS` later, it ends itself with status 75. The process
-    is named after its role and ends when its launcher dies. In a thread (tests, `local_mt`) only the event is returned.
+    SIGTERM ends the process at once until `begin`: there is nothing to save yet, and what a node waits for while it
+    starts hears no signal handler of Python's. An exception that nobody takes ends it at once too, past threads of
+    Reverb's that hold the interpreter's own end up for a minute. The process is named after its role and ends with its
+    launcher: a learner as after SIGTERM, any other at once, even while an environment keeps the interpreter to itself.
+    In a thread (tests, `local_mt`) nothing is done to the process.
     """
     import launchpad as lp
 
-    stop = lp.stop_event()
+    global _pulse
+    pulse = beats.Pulse(f"{role}/{index}", lp.stop_event())
     if threading.current_thread() is not threading.main_thread() or not os.environ.get(NODE_VARIABLE):
-        return stop
+        pulse.beat()
+        return pulse
+    _pulse = pulse
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_NAME, f"{role}/{index}".encode()[:15], 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(os.environ[NODE_VARIABLE]):
+    libc.prctl(_PR_SET_NAME, pulse.name.encode()[:15], 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if role == "learner" else signal.SIGKILL, 0, 0, 0)
+    launcher = int(os.environ[NODE_VARIABLE])
+    if os.getppid() != launcher:
         finish(EXIT_TRY_AGAIN)  # the launcher died before it could be noticed
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    restore_signals(stop)
-    return stop
-
-
-def restore_signals(stop: threading.Event) -> None:
-    """Installs the handlers (again: creating a `tf.distribute` strategy takes SIGTERM away)."""
-
-    def on_sigterm(*_):
-        if not stop.is_set():
-            stop.set()
-            threading.Thread(target=_end_after_grace, daemon=True).start()
-
+    sys.excepthook = _end_with
+    atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # sys.exit in an environment, say
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, on_sigterm)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])  # `local` blocked them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them
+    end_on_sigterm()
+    pulse.beat(each_second=_Grace(pulse, launcher))
+    return pulse
 
 
-def hold(path: Path, stop: threading.Event) -> None:
+def end_on_sigterm() -> None:
+    """Lets SIGTERM end the process at once, also after something took it away (a `tf.distribute` strategy does)."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def begin(pulse: beats.Pulse) -> None:
+    """Says that the node's loop begins: from now on SIGTERM asks it to stop, through `pulse`.
+
+    If the process still runs `GRACE_SECONDS` later and saves nothing, it ends itself with status 75.
+    """
+    pulse.doing = "running"
+    if pulse is _pulse:
+        signal.signal(signal.SIGTERM, lambda *_: pulse.set())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+class _Grace:
+    """Looked at every second, from a thread: ends a process that was asked to stop long ago or lost its launcher.
+
+    Where the main thread sits in a call that lets no handler of Python's run, nothing else would.
+    """
+
+    def __init__(self, pulse: beats.Pulse, launcher: int):
+        self._pulse, self._launcher, self._since = pulse, launcher, None
+
+    def __call__(self) -> None:
+        if os.getppid() != self._launcher:
+            self._pulse.set()
+        if not self._pulse.is_set():
+            return
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since > GRACE_SECONDS * (4 if self._pulse.doing == "saving" else 1):
+            say(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it")
+            faulthandler.dump_traceback(all_threads=True)
+            os._exit(EXIT_TRY_AGAIN)
+
+
+def _end_with(kind, error, trace) -> None:
+    """Is `sys.excepthook`: prints the traceback and ends the process."""
+    with contextlib.suppress(OSError):
+        traceback.print_exception(kind, error, trace)
+    finish(EXIT_FAILED)
+
+
+def hold(path: Path, stop: beats.Pulse) -> None:
     """Takes the lock file `path` until this process ends, if need be after waiting for one of an earlier launch to end.
 
     The launcher's lock of a run goes with the launcher; a node that outlives it, because it still writes, has this one.
@@ -96,19 +152,21 @@ def check_port_is_free(port: int) -> None:
             refuse(f"port {port}: {error.strerror}; expected a free port, start the run again")
 
 
-def _end_after_grace() -> None:
-    time.sleep(GRACE_SECONDS)
-    print(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it", file=sys.stderr, flush=True)
-    faulthandler.dump_traceback(all_threads=True)
-    os._exit(EXIT_TRY_AGAIN)
+def finish(status: int = 0, words: str = "") -> None:
+    """Ends the process of a node at once, past threads of Reverb and gRPC that sit in calls that never return.
 
-
-def finish(status: int = 0) -> None:
-    """Ends the process of a node at once, past threads of Reverb and gRPC that sit in calls that never return."""
+    `words`, if any, go into its log and to the launcher, which tells them to the user in place of the log's end.
+    """
+    if words:
+        say(words)
     if os.environ.get(NODE_VARIABLE):
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        if _pulse is not None:
+            _pulse.note(last_words=words[:_MAX_WORDS])
+            _pulse.send()
+        with contextlib.suppress(OSError):  # a full disk
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
@@ -142,7 +200,7 @@ def time_limit(seconds: int, message: str):
 
     What its log says last is that `message` came true: nothing can be said any more when it does.
     """
-    print(f"within {seconds} s, or else: {message}", file=sys.stderr, flush=True)
+    say(f"within {seconds} s, or else: {message}")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     try:

@@ -42,6 +42,7 @@ class TableNode(lp.PyNode):
         port = lp.get_port_from_address(self._address.resolve())
         processes.check_port_is_free(port)  # two Reverb servers on one port both start and share the connections
         server = reverb.Server(self._make_tables(), port=port)
+        processes.begin(stop)
         stop.wait()
         server.stop()
         processes.finish()

@@ -61,6 +61,11 @@ class Checkpoints:
         network = trackables.get("network")
         self._shapes = [list(v.shape) for v in network.trainable_variables] if network is not None else []
 
+    @property
+    def directory(self) -> Path:
+        """Where the checkpoints are."""
+        return self._directory
+
     def save(self, num_updates: int, state: dict[str, Any]) -> Path:
         """Writes a checkpoint named by `num_updates` and prunes old ones; on an error the older ones are untouched.
 

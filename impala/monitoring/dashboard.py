@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -17,6 +18,7 @@ _VERDICTS = {
     "table-bound": "both wait: the table is slow",
     "balanced": "nobody waits",
 }
+_REPEAT_SECONDS = 60.0
 
 
 def time_left(row: dict[str, Any], total_frames: int) -> float | None:
@@ -27,6 +29,8 @@ def time_left(row: dict[str, Any], total_frames: int) -> float | None:
 
 class Dashboard:
     """Shows the latest row of metrics; `update` may be called as often as one likes.
+
+    Where nothing can be written any more (a terminal that went away, a full disk) it falls silent, and the run goes on.
 
     Args:
       title: of the run.
@@ -39,35 +43,55 @@ class Dashboard:
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=4, transient=False) if self._is_live() else None
         self._row: dict[str, Any] = {}
-        self._started = time.monotonic()
+        self._notices: dict[str, float] = {}  # when each was said last, where there is no live table
+        self._is_silent = False
 
     def _is_live(self) -> bool:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def __enter__(self):
         if self._live:
-            self._live.start()
-            self._live.update(Text("starting: TensorFlow, Reverb and the environments take about ten seconds …"))
+            self._trying(self._live.start)
+            self._trying(lambda: self._live.update(self._draw({}, [])))
         return self
 
     def __exit__(self, *_):
         if self._live:
-            self._live.stop()
+            self._trying(self._live.stop)
 
     def say(self, text: str) -> None:
         """Prints a line above the table."""
-        self._console.print(text, soft_wrap=True)
+        self._trying(lambda: self._console.print(text, soft_wrap=True))
 
-    def update(self, row: dict[str, Any]) -> None:
-        """Draws `row`; without a terminal prints a line for each new one."""
+    def update(self, row: dict[str, Any], notices: Mapping[str, str] = {}) -> None:
+        """Draws `row` and the `notices`, lines by key; without a terminal prints each row and notice that is new.
+
+        A notice that stays is printed again every minute, and one that goes is said to be over.
+        """
         is_new = bool(row) and row.get("wall_seconds") != self._row.get("wall_seconds")
         self._row = row or self._row
-        if not self._row:
-            return
         if self._live:
-            self._live.update(self._draw(self._row))
-        elif is_new:
-            self._console.print(self.line(self._row), soft_wrap=True)
+            self._trying(lambda: self._live.update(self._draw(self._row, list(notices.values()))))
+            return
+        if is_new:
+            self.say(self.line(self._row))
+        now = time.monotonic()
+        for key in self._notices.keys() - notices.keys():
+            self.say(f"over: {key}")
+            del self._notices[key]
+        for key, text in notices.items():
+            if now - self._notices.get(key, float("-inf")) > _REPEAT_SECONDS:
+                self.say(f"NOTE: {text}")
+                self._notices[key] = now
+
+    def _trying(self, write: Callable[[], None]) -> None:
+        try:
+            if not self._is_silent:
+                write()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self._is_silent = True
 
     def line(self, row: dict[str, Any]) -> str:
         """Returns a row in one line."""
@@ -80,7 +104,11 @@ class Dashboard:
             + "".join(f"  {n}: {_number(member['fitness'], 2)}" for n, member in enumerate(row.get("members", ())))
         )
 
-    def _draw(self, row: dict[str, Any]) -> Panel:
+    def _draw(self, row: dict[str, Any], notices: list[str]) -> Panel | Group:
+        said = [Text(f"● {text}", "bold red") for text in notices]
+        if not row:
+            starting = Text("starting: TensorFlow, Reverb and the environments take about ten seconds …")
+            return Group(starting, *said)
         grid = Table.grid(padding=(0, 2), expand=False)
         for _ in range(4):
             grid.add_column()
@@ -97,7 +125,7 @@ class Dashboard:
                              f": {_VERDICTS[row['verdict']]}")  # fmt: skip
         tasks = [Text(), _tasks(row["tasks"])] if len(row.get("tasks", ())) > 1 else []
         members = [Text(), _members(row["members"])] if row.get("members") else []
-        body = Group(progress, Text(), grid, *tasks, *members, Text(), says)
+        body = Group(progress, Text(), grid, *tasks, *members, Text(), says, *said)
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
 
 

@@ -29,7 +29,8 @@ COLUMNS = (
     "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
-    "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "rss_mb",
+    "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "unsound_chunks",
+    "unsound_reasons", "rss_mb",
     "rss_learner_mb", "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
@@ -223,6 +224,11 @@ class Monitor:
     def max_bytes(self) -> int:
         """Upper bound of the CSV files; one that is thinned has a copy meanwhile."""
         return 4 * MAX_BYTES
+
+    @property
+    def num_lost_rows(self) -> int:
+        """Rows that could not be written, of all files."""
+        return sum(log.num_failed for log in (self._metrics, self._episodes, self._tasks, self._tensorboard))
 
     def status(self) -> dict[str, Any]:
         """Returns the last row written, for the dashboard."""

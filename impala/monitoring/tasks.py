@@ -80,6 +80,11 @@ class TaskLog:
         scores = [list(scores) for scores in self._scores]
         return dict(task_frames=self._frames.tolist(), task_episodes=self._episodes.tolist(), task_scores=scores)
 
+    @property
+    def num_failed(self) -> int:
+        """Rows that could not be written."""
+        return self._log.num_failed if self._log else 0
+
     def close(self) -> None:
         if self._log:
             self._log.close()

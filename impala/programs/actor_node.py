@@ -71,6 +71,7 @@ class ActorNode:
         num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
         report = Reporter(self._reports, self._index)
+        processes.begin(self._stop)
         for count, episodes in enumerate(actors.interleave(loops)):
             if self._stop.is_set():
                 break

@@ -33,6 +33,7 @@ class EvaluatorNode:
         from impala.acting import remote
         from impala.launching import processes
 
+        processes.begin(self._stop)
         due, period = time.monotonic(), self._config.evaluator.period_seconds
         while not self._stop.is_set():
             if time.monotonic() < due:

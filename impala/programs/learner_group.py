@@ -2,8 +2,6 @@
 
 import contextlib
 import signal
-import sys
-import threading
 from collections.abc import Callable
 
 from impala.config import Config
@@ -34,7 +32,7 @@ def add(program, num_learners: int, make_node: Callable) -> list:
     return learners
 
 
-def join(config: Config, index: int, peers, stop: threading.Event):
+def join(config: Config, index: int, peers, stop):
     """Waits for all learners and returns their `gradients.Group`; ends the process when they do not come.
 
     Args:
@@ -51,14 +49,13 @@ def join(config: Config, index: int, peers, stop: threading.Event):
         if not meet(index, peers, seconds=_START_SECONDS, should_stop=stop.is_set):
             processes.finish()
     except TimeoutError as error:
-        print(f"the learners did not meet: {error}; start again", file=sys.stderr, flush=True)
-        processes.finish(processes.EXIT_TRY_AGAIN)
-    # TensorFlow takes SIGTERM; one that comes meanwhile waits for our handler.
+        processes.finish(processes.EXIT_TRY_AGAIN, f"the learners did not meet: {error}; start again")
+    # TensorFlow takes SIGTERM; one that comes meanwhile waits until it is ours again.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
         with _ending_with_peers():
             group = make_group(config, index, peers)
-    processes.restore_signals(stop)
+    processes.end_on_sigterm()
     return group
 
 
@@ -73,8 +70,7 @@ def _ending_with_peers():
     try:
         yield
     except (PeerLost, tf.errors.OpError, OSError) as error:
-        print(error, file=sys.stderr, flush=True)
-        processes.finish(processes.EXIT_TRY_AGAIN)
+        processes.finish(processes.EXIT_TRY_AGAIN, str(error))
 
 
 def share(group, network, optimizer, state: dict) -> dict:

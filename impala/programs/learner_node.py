@@ -1,7 +1,6 @@
 """What runs inside the learner's process."""
 
 import logging
-import sys
 import time
 from typing import Any
 
@@ -11,8 +10,11 @@ from impala.config import Config
 from impala.programs import learner_group, population
 from impala.programs.compose import make_learner, make_network, make_schedules
 from impala.programs.run import Run
+from impala.programs.saving import Saver
 from impala.programs.side_jobs import Periodically, Profiler, Recorder
-from impala.types import Chunk, EnvironmentSpec, Episode
+from impala.types import Chunk, EnvironmentSpec, Episode, chunk_spec
+
+_UNSOUND = "unsound_"  # before the reason, where counts of a group are summed
 
 
 class LearnerNode:
@@ -49,10 +51,17 @@ class LearnerNode:
         logging.info("learning on %s", self._device)
         self._publisher = weights.Publisher(self._learner.weights)
         state = self._restore(network) if index == 0 else {}
+        self._num_restored = int(state.get("updates", 0))
         if self._group:
             state |= learner_group.share(self._group, network, self._learner.optimizer, state)
         self._learner.num_updates = int(state.get("updates", 0))
         if index == 0:
+            self._saver = Saver(self._checkpoints, state, self._checkpoint_bytes(), self._stop)
+            if not self._saver.is_there_room():
+                processes.refuse(
+                    f"--run {run.folder}: {self._saver.free_mb:.1f} MB are free there, and one checkpoint takes "
+                    f"{self._checkpoint_bytes() / 1e6:.1f}; expected more room"
+                )
             self._monitor = metrics.Monitor(
                 run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
                 launcher_pid=run.launcher_pid, state=state, started=run.started,
@@ -66,6 +75,7 @@ class LearnerNode:
             self._member = population.Member(config, run.member, run.folder.parent, state)
             self._factors = self._member.factors
         self._feeder, self._reports, self._held, self._is_over = None, {}, None, False
+        self._checks = None  # of what comes from a table
         self._totals: dict[str, float] = {}  # of `_own_counts` of all learners of a group
         self._num_dropped = 0  # chunks, with a batch of the group
         self._replay_memory = MemoryEstimate(config.replay.size) if config.num_replayed else None
@@ -81,9 +91,17 @@ class LearnerNode:
             network=network, optimizer=self._learner.optimizer,
         )  # fmt: skip
         try:
-            return self._checkpoints.restore(report=logging.warning) or {}
+            state = self._checkpoints.restore(report=logging.warning) or {}
         except checkpoints.OtherNetwork as error:
             processes.refuse(f"{error}; use another --run, or --restart")
+        except checkpoints.NoSoundCheckpoint as error:
+            processes.finish(processes.EXIT_FAILED, str(error))
+            raise
+        if restored := getattr(self._checkpoints, "restored", None):
+            passed_over = [f"checkpoint {name} is damaged ({reason})" for name, reason in restored.passed_over]
+            used = f"resumed from checkpoint {restored.path}: update {restored.updates:,}, {restored.frames:,} frames"
+            self._stop.note(says=["; ".join([*passed_over, used])])
+        return state
 
     # --- RPCs ---
 
@@ -102,21 +120,31 @@ class LearnerNode:
             self._monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
     def status(self) -> dict[str, Any]:
-        """Returns the last row of metrics, empty before there is one, and the bounds of disk space and policy lag."""
+        """Returns the last row of metrics, empty before there is one, and the bound of the policy lag."""
         row = self._monitor.status()
         if row:
             row |= {"max_lag": self._config.learner.max_lag, "fitness": self._monitor.fitness()}
         replay_mb = self._replay_memory.full_mb if self._replay_memory else None
-        return row | {"disk_bound_mb": self._max_bytes() / 1e6, "full_replay_mb": replay_mb}
+        return row | {"full_replay_mb": replay_mb}
 
-    def _max_bytes(self) -> int:
-        """Returns an upper bound of what checkpoints and CSV files take; one more of each kind is being written."""
-        weights, slots = (
-            100_000 + sum(int(np.prod(v.shape)) * v.dtype.size for v in variables)
-            for variables in (self._learner.network.variables, self._learner.optimizer.variables())
+    def _checkpoint_bytes(self) -> int:
+        """Returns an upper bound of what one checkpoint takes."""
+        return 100_000 + _num_bytes(self._variables())
+
+    def _disk_words(self) -> str:
+        """Returns what checkpoints and CSV files take at most, and whether that is there; one more is being written."""
+        config, weights = self._config, 100_000 + _num_bytes(self._learner.network.variables)
+        checkpoints = (config.num_checkpoints + 1) * self._checkpoint_bytes()
+        needed_mb = (checkpoints + 2 * weights * bool(config.evaluator.num_episodes) + self._monitor.max_bytes) / 1e6
+        words = (
+            f"{config.num_checkpoints} checkpoints and thinned metrics take at most {needed_mb:.0f} MB of disk; "
+            "TensorBoard's events and logs come on top"
         )
-        best = 2 * weights * bool(self._config.evaluator.num_episodes)
-        return (self._config.num_checkpoints + 1) * (weights + slots) + best + self._monitor.max_bytes
+        there_mb = sum(path.stat().st_size for path in self._run.folder.rglob("*") if path.is_file()) / 1e6
+        free_mb = self._saver.free_mb
+        if free_mb is not None and free_mb + there_mb < needed_mb:
+            words += f"; only {free_mb:,.0f} MB are free: a long run will fill the disk"
+        return words
 
     def step(self) -> dict[str, float]:
         """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
@@ -130,7 +158,16 @@ class LearnerNode:
         with self._publisher.updating():
             result = self._learner.update(batch, **self._scheduled())
         self._monitor.add_update(result.num_updates, result.metrics, result.chunks)
+        if self._stop.doing == "starting":
+            self._stop.doing = "running"
+        self._note_progress()
         return result.metrics
+
+    def _note_progress(self) -> None:
+        """Keeps for the launcher how far training is: what the command's last line says."""
+        self._stop.note(has_trained=True, frames=self._monitor.frames, updates=self._learner.num_updates)
+        if self._index == 0:
+            self._stop.note(wall_seconds=self._monitor.wall_seconds, return_mean=self._monitor.return_mean)
 
     def _next_batch(self) -> Chunk | None:
         """Returns the next batch; None when none came within a second, or when the group does not go on."""
@@ -194,43 +231,65 @@ class LearnerNode:
 
     def run(self) -> None:
         from impala.launching import processes
+
+        if self._index == 0:
+            self._stop.note(says=[*self._stop.facts.get("says", []), self._disk_words()])
+        processes.begin(self._stop)
+        self._stop.doing = "starting"  # until the first update, which is traced and may be compiled
+        try:
+            status, words = self._train_until_the_end()
+        except BaseException:
+            logging.exception("learning failed; writing what the last whole update left")
+            self._is_over = True
+            self._save()
+            raise
+        self._is_over = True
+        has_trained = self._learner.num_updates > self._num_restored
+        if self._index == 0 and has_trained:
+            if self._monitor.has_updates:
+                self._log()
+            if self._save():
+                error = f"the last checkpoint could not be written: {self._saver.error}"
+                status, words = processes.EXIT_TRY_AGAIN, f"{words}; {error}" if words else error
+        elif status == 0 and self._stop.is_set() and not has_trained:
+            status = processes.EXIT_INTERRUPTED
+        if status == 0 and self._config.population.size > 1 and not self._is_target_reached():
+            run = self._run
+            while not self._stop.is_set() and not population.are_others_done(
+                self._config, run.member, run.folder.parent
+            ):
+                self._stop.wait(1.0)
+        if self._index == 0:
+            self._monitor.close()
+        processes.finish(status, words)
+
+    def _train_until_the_end(self) -> tuple[int, str]:
+        """Trains until it is time to stop; returns the process's exit status, and words where a peer was lost."""
+        from impala.launching import processes
         from impala.learning.gradients import LearnersDiffer, PeerLost
 
-        config, jobs = self._config, self._jobs()
+        jobs = self._jobs()
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
-        status = 0
-        while not (self._is_over or not self._group and self._wants_end()):  # a group agrees on its end
-            try:
+        try:
+            while True:
+                wants_end = self._wants_end()  # asked by a group too, whose end is agreed on elsewhere: a sign of life
+                if self._is_over or wants_end and not self._group:
+                    break
                 if not self.step():
                     self._check_table()
                 elif profiler:
                     profiler.after_update()
-            except PeerLost as error:  # the weights are those of the last whole update
-                print(error, file=sys.stderr, flush=True)
-                status = processes.EXIT_TRY_AGAIN
-                break
-            if self._is_over:  # all agreed on it: weights copied from now on would be the first one's alone
-                break
-            for job in jobs:
-                job.maybe_run()
-        if self._is_over and self._group:
-            try:
+                if self._is_over:  # all agreed on it: weights copied from now on would be the first one's alone
+                    break
+                for job in jobs:
+                    job.maybe_run()
+            if self._group:
                 self._group.check_equal(self._variables())
-            except (LearnersDiffer, PeerLost) as error:
-                print(error, file=sys.stderr, flush=True)
-                status = processes.EXIT_TRY_AGAIN if isinstance(error, PeerLost) else processes.EXIT_FAILED
-        self._is_over = True
-        if self._index == 0:
-            if self._monitor.has_updates:
-                self._log()
-            self._save(last=True)
-        if status == 0 and config.population.size > 1 and not self._is_target_reached():
-            run = self._run
-            while not self._stop.is_set() and not population.are_others_done(config, run.member, run.folder.parent):
-                self._stop.wait(1.0)
-        if self._index == 0:
-            self._monitor.close()
-        processes.finish(status)
+        except PeerLost as error:  # the weights are those of the last whole update
+            return processes.EXIT_TRY_AGAIN, str(error)
+        except LearnersDiffer as error:
+            return processes.EXIT_FAILED, str(error)
+        return 0, ""
 
     def _jobs(self) -> list[Periodically]:
         """What this learner does beside learning."""
@@ -239,6 +298,7 @@ class LearnerNode:
         return [
             Periodically(self._config.log_period_seconds, self._log),
             Periodically(self._config.checkpoint_period_seconds, self._save),
+            Periodically(1.0, self._saver.look),
             *([Periodically(1.0, self._evolve)] if self._member else []),
         ]
 
@@ -273,13 +333,30 @@ class LearnerNode:
         from impala.replay import datasets, tables
 
         config, address, learner = self._config, self._table.server_address, self._config.learner
+        self._checks = self._make_checks()
         num_fresh, num_replayed = config.num_fresh // learner.num_learners, config.num_replayed // learner.num_learners
         return self._feeder_of(
-            lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=num_fresh),
+            lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=num_fresh, checks=self._checks),
             batch_size=num_fresh + num_replayed,
-            make_replayed=lambda: datasets.chunks(address, tables.REPLAY, max_in_flight=num_replayed),
+            make_replayed=lambda: datasets.chunks(
+                address, tables.REPLAY, max_in_flight=num_replayed, checks=self._checks
+            ),
             num_replayed=num_replayed,
         )
+
+    def _make_checks(self):
+        from impala.replay import checks
+
+        config, run = self._config, self._run
+        return checks.Checks(
+            chunk_spec(self._spec, config.learner.unroll_length, config.network.core_state_shape),
+            self._spec.actions,
+            checks.Source(
+                config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments,
+                len(config.environment.tasks),
+            ),
+            lambda: self._learner.num_updates,
+        )  # fmt: skip
 
     def _feeder_of(self, make_chunks, **sizes):
         from impala.replay import datasets
@@ -318,33 +395,40 @@ class LearnerNode:
         if self._replay_memory and self._replay_memory.is_open and (info := self._table_info(tables.REPLAY)):
             self._replay_memory.look(info.current_size, row["rss_table_mb"])
 
-    def _counts(self) -> dict[str, float | None]:
+    def _counts(self) -> dict[str, Any]:
         """Returns what was counted since the start, by all learners, columns of metrics.csv."""
-        counts = self._totals if self._group else self._own_counts()
-        return dict(skipped_updates=self._learner.num_skipped) | {name: int(count) for name, count in counts.items()}
+        counts = dict(self._totals if self._group else self._own_counts())
+        unsound = {name: int(counts.pop(name)) for name in list(counts) if name.startswith(_UNSOUND)}
+        reasons = {name.removeprefix(_UNSOUND): count for name, count in unsound.items() if count}
+        self._stop.note(unsound=reasons, lost_rows=self._monitor.num_lost_rows)
+        return dict(
+            skipped_updates=self._learner.num_skipped, unsound_chunks=sum(unsound.values()) if unsound else None,
+            unsound_reasons=" ".join(f"{reason}:{count}" for reason, count in reasons.items()),
+        ) | {name: int(count) for name, count in counts.items()}  # fmt: skip
 
     def _own_counts(self) -> dict[str, int]:
         """Returns what was counted since the start by this learner, and adds up over a group."""
         if self._feeder is None:
             return {}
         duplicate, missing, dropped = self._feeder.counts()
+        unsound = {} if self._checks is None else self._checks.counts_by_reason()
         return dict(
             duplicate_chunks=duplicate, missing_chunks=missing, dropped_chunks=dropped + self._num_dropped
-        )
+        ) | {_UNSOUND + reason: count for reason, count in unsound.items()}  # fmt: skip
 
-    def _save(self, last: bool = False) -> None:
-        import tensorflow as tf
-
-        try:
-            state = self._monitor.state()
-            if self._member:
-                state |= self._member.state(self._monitor.fitness())
-            self._checkpoints.save(self._learner.num_updates, state)
-        except (OSError, tf.errors.OpError) as error:
-            if last:
-                raise
-            logging.error("checkpoint failed, the older ones stay; will try again: %s", error)
+    def _save(self) -> float | None:
+        """Writes a checkpoint; returns after how many seconds to try again where it could not be written."""
+        if self._index > 0:
+            return None
+        state = self._monitor.state()
+        if self._member:
+            state |= self._member.state(self._monitor.fitness())
+        return self._saver.save(self._learner.num_updates, state)
 
     def _check_table(self) -> None:
         if self._queue_fill() is None:
             logging.warning("no batch, and the table is silent")
+
+
+def _num_bytes(variables) -> int:
+    return sum(int(np.prod(v.shape)) * v.dtype.size for v in variables)

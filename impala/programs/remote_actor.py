@@ -41,6 +41,7 @@ class RemoteActorNode(abc.ABC):
         report = Reporter(self._learners[0], self._index)
         try:
             lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
+            processes.begin(self._stop)
             for episodes in actors.interleave(actor.steps(seed) for actor, seed in lanes):
                 if self._stop.is_set():
                     break

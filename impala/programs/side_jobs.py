@@ -11,15 +11,15 @@ from impala.types import Chunk
 
 
 class Periodically:
-    """Runs a job at most once a period."""
+    """Runs a job at most once a period, or sooner again where it returns after how many seconds."""
 
-    def __init__(self, seconds: float, job: Callable[[], None]):
+    def __init__(self, seconds: float, job: Callable[[], float | None]):
         self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds
 
     def maybe_run(self) -> None:
         if time.monotonic() >= self._due:
-            self._job()
-            self._due = time.monotonic() + self._seconds
+            sooner = self._job()
+            self._due = time.monotonic() + min(self._seconds, self._seconds if sooner is None else sooner)
 
 
 class Profiler:

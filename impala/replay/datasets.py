@@ -13,13 +13,18 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
+from impala.replay.checks import Checks
 from impala.types import Chunk, Origin
 
 
-def chunks(server_address: str, table: str, *, max_in_flight: int) -> Iterator[Chunk]:
+def chunks(
+    server_address: str, table: str, *, max_in_flight: int, checks: Checks | None = None
+) -> Iterator[Chunk]:
     """Yields chunks of arrays from a table, a queue's in order; blocks until `max_in_flight` more of them have come.
 
     Args:
+      checks: count and drop what is not sound. Where what somebody wrote is no chunk at all, those fetched together
+        with it are lost too. Without checks that raises InvalidArgumentError, and everything else is let through.
       max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They left the table, so
         each adds to the policy lag: the batch size is right.
     """
@@ -33,10 +38,22 @@ def chunks(server_address: str, table: str, *, max_in_flight: int) -> Iterator[C
     # TensorFlow would slip in a prefetch that grows with every stall: 130 chunks, which no table's size bounds.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    for samples in dataset.with_options(options):
+    iterator = iter(dataset.with_options(options))
+    while True:
+        try:
+            samples = next(iterator)
+        except StopIteration:
+            return
+        except tf.errors.InvalidArgumentError as error:  # of one item, which is used up: the next may be sound
+            if checks is None:
+                raise
+            checks.count("unreadable", error.message.splitlines()[0])
+            continue
         arrays = {name: column.numpy() for name, column in samples.data.items()}
         for i in range(max_in_flight):
-            yield Chunk(**{name: array[i] for name, array in arrays.items()})
+            chunk = Chunk(**{name: array[i] for name, array in arrays.items()})
+            if checks is None or checks(chunk):
+                yield chunk
 
 
 class Deduplicator:

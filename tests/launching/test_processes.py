@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
-from impala.launching import processes
+from impala.launching import beats, processes
 
 
 def run_node(code, stdin=None, **environment):
@@ -41,9 +42,9 @@ def test_a_busy_port_ends_the_run_with_status_2_and_one_line(reuse):
 
 HOLD = """
 import sys, threading
-from impala.launching import processes
+from impala.launching import beats, processes
 from pathlib import Path
-processes.hold(Path({path!r}), threading.Event())
+processes.hold(Path({path!r}), beats.Pulse("learner/0", threading.Event()))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -62,23 +63,34 @@ def test_a_node_waits_for_one_of_an_earlier_launch_that_still_writes(tmp_path):
         node.communicate()
 
 
-SIGNALS = """
-import threading, time
+NODE = """
+import os, sys, threading, time
+os.environ["IMPALA_NODE_PROCESS"] = str(os.getppid())
+import impala.launching
 from impala.launching import processes
-stop = threading.Event()
+from absl import flags
+from launchpad.launch import worker_manager
+flags.FLAGS(sys.argv)
+worker_manager.WorkerManager(register_in_thread=True)
 processes.GRACE_SECONDS = 1.0
-processes.restore_signals(stop)
-print("ready", flush=True)
+stop = processes.prepare("{role}", 0)
+print("prepared", flush=True)
 {loop}
-print("stopped", flush=True)
-processes.finish(0)
 """
+RUN = "processes.begin(stop); print('begun', flush=True); stop.wait(); print('stopped', flush=True); processes.finish(0)"
+
+
+def prepared(loop, role="learner", **environment):
+    node = run_node(NODE.format(loop=loop, role=role), **environment)
+    assert node.stdout.readline() == "prepared\n", node.stderr.read()
+    return node
 
 
 def test_a_node_ignores_ctrl_c_and_stops_on_sigterm():
-    node = run_node(SIGNALS.format(loop="stop.wait()"))
-    assert node.stdout.readline() == "ready\n"
+    node = prepared(RUN)
+    assert node.stdout.readline() == "begun\n"
     node.send_signal(signal.SIGINT)
+    node.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert node.poll() is None
     node.send_signal(signal.SIGTERM)
@@ -86,13 +98,62 @@ def test_a_node_ignores_ctrl_c_and_stops_on_sigterm():
     assert node.returncode == 0 and output == "stopped\n"
 
 
+def test_before_its_loop_begins_sigterm_ends_a_node_at_once():
+    node = prepared("time.sleep(60)")
+    node.send_signal(signal.SIGTERM)
+    node.communicate(timeout=5)
+    assert node.returncode == -signal.SIGTERM
+
+
 def test_a_node_that_does_not_stop_in_time_ends_itself():
-    node = run_node(SIGNALS.format(loop="time.sleep(60)"))
-    assert node.stdout.readline() == "ready\n"
+    node = prepared("processes.begin(stop); print('begun', flush=True); time.sleep(60)")
+    assert node.stdout.readline() == "begun\n"
     node.send_signal(signal.SIGTERM)
     _, errors = node.communicate(timeout=10)
     assert node.returncode == processes.EXIT_TRY_AGAIN
     assert "did not stop within 1 s" in errors and "Thread" in errors  # and says where it was
+
+
+@pytest.mark.parametrize("role, loop", [("actor", "import ctypes; ctypes.PyDLL(None).sleep(60)"), ("learner", RUN)])
+def test_a_node_ends_with_its_launcher(role, loop):
+    """An actor at once, even where its environment keeps the interpreter; a learner in order."""
+    code = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {NODE.format(loop=loop, role=role)!r}], stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+time.sleep(0.5)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    launcher = run_node(code)
+    pid = int(launcher.stdout.readline())
+    launcher.kill()
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "it outlives its launcher"
+        time.sleep(0.05)
+    launcher.communicate()
+
+
+def test_an_exception_ends_a_node_at_once_past_its_threads():
+    node = prepared("threading.Thread(target=time.sleep, args=(60,)).start(); raise ValueError('broken')")
+    started = time.monotonic()
+    _, errors = node.communicate(timeout=10)
+    assert node.returncode == 1 and "ValueError: broken" in errors and time.monotonic() - started < 5
+
+
+def test_what_a_node_says_last_reaches_the_launcher_though_the_disk_is_full():
+    listener = beats.Listener()
+    with open("/dev/full", "w") as full:
+        loop = "sys.stderr = open('/dev/full', 'w'); processes.refuse('no room')"
+        node = subprocess.Popen(
+            [sys.executable, "-c", NODE.format(loop=loop, role="learner")], stdout=subprocess.PIPE, stderr=full,
+            env=os.environ | {beats.ADDRESS_VARIABLE: listener.address},
+        )  # fmt: skip
+        node.communicate(timeout=60)
+    assert node.returncode == processes.EXIT_USAGE
+    assert listener.node("learner/0").facts["last_words"] == "no room"
+    listener.close()
 
 
 def test_finish_does_not_wait_for_threads():

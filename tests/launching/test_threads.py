@@ -5,7 +5,7 @@ import time
 from concurrent import futures
 from types import SimpleNamespace
 
-from impala.launching import local
+from impala.launching import beats, local
 
 
 def test_a_node_that_failed_does_not_cut_the_others_short():
@@ -23,5 +23,5 @@ def test_a_node_that_failed_does_not_cut_the_others_short():
     with futures.ThreadPoolExecutor() as pool:
         nodes = {"actor": pool.submit(actor), "learner": pool.submit(learner)}
         workers = {label: [SimpleNamespace(future=future)] for label, future in nodes.items()}
-        local.Threads(SimpleNamespace(_active_workers=workers, stop_event=lambda: stop)).stop()
+        local.Threads(SimpleNamespace(_active_workers=workers, stop_event=lambda: stop), beats.Listener()).stop()
         assert saved == ["checkpoint"]

@@ -82,7 +82,7 @@ def wait_for_peers(index, addresses):
 
     os.environ[processes.NODE_VARIABLE] = str(os.getppid())
     learner_group._START_SECONDS, stop = 6, threading.Event()
-    processes.restore_signals(stop)
+    processes.end_on_sigterm()
     print("WAITING", flush=True)
     learner_group.join(config_lib.build({}, {"environment.name": "catch"}), index, addresses, stop)
 

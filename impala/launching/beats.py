@@ -1,0 +1,194 @@
+"""Signs of life: what every node tells the launcher once a second, and what the launcher knows from it.
+
+    node    its loop asks whether to stop ─▶ Pulse: when it last asked, what it does, facts ── a datagram a second ─┐
+    launcher                                        Listener: who has been silent, and for how long  ◀──────────────┘
+
+Every loop and every wait of a node asks `Pulse.is_set` at least once a second or so: who asks, lives. A thread of the
+node's process sends that; so a process that is stopped, or whose interpreter is held, sends nothing, and one whose
+environment hangs sends that its loop has not asked for so long. Times are ages, so no two clocks are compared.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from typing import Any, NamedTuple
+
+ADDRESS_VARIABLE = "IMPALA_BEATS"  # holds the address of the launcher's `Listener` in the processes of nodes
+_BEAT_SECONDS, _MAX_BYTES = 1.0, 16_000
+_PAUSE_SECONDS = 5.0  # the listener itself was stopped when it has not looked for so long
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Pulse:
+    """The event that asks a node to stop; asking it, or waiting for it, in the node's own thread is a sign of life.
+
+    Args:
+      name: of the node, like "actor/0".
+      event: set when it is time to stop.
+    """
+
+    def __init__(self, name: str, event: threading.Event):
+        self.name, self._event, self._owner = name, event, threading.get_ident()
+        self._asked, self._facts, self._doing = time.monotonic(), {}, "starting"
+        self._socket, self._sending = None, threading.Lock()
+        if os.environ.get(ADDRESS_VARIABLE):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+
+    def is_set(self) -> bool:
+        """Returns whether it is time to stop."""
+        if threading.get_ident() == self._owner:
+            self._asked = time.monotonic()
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Asks the node to stop."""
+        self._event.set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits until it is time to stop, for so long at most; returns whether it is."""
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        while not self.is_set():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._event.wait(min(left, _BEAT_SECONDS))
+        return True
+
+    @property
+    def doing(self) -> str:
+        """What the node does: "starting", "running", "saving"."""
+        return self._doing
+
+    @doing.setter
+    def doing(self, what: str) -> None:
+        self._doing, self._asked = what, time.monotonic()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `note` kept."""
+        return dict(self._facts)
+
+    def note(self, **facts: Any) -> None:
+        """Keeps facts for the launcher, what JSON can hold; they go with the next sign of life."""
+        self._facts |= facts
+
+    def send(self) -> None:
+        """Sends a sign of life, if there is a launcher that hears."""
+        if self._socket is None:
+            return
+        beat = dict(
+            name=self.name, age=time.monotonic() - self._asked, doing=self._doing, rss_mb=_resident_mb(),
+            facts=dict(self._facts),
+        )  # fmt: skip
+        with self._sending, contextlib.suppress(OSError, KeyError):  # no launcher any more, or it is busy
+            self._socket.sendto(json.dumps(beat).encode(), "\0" + os.environ[ADDRESS_VARIABLE])
+
+    def beat(self, each_second=lambda: None) -> None:
+        """Sends a sign of life every second from now on, from a thread that calls `each_second` too."""
+
+        def loop():
+            while True:
+                self.send()
+                each_second()
+                time.sleep(_BEAT_SECONDS)
+
+        threading.Thread(target=loop, name="signs of life", daemon=True).start()
+
+
+class Node(NamedTuple):
+    """What is known of a node."""
+
+    silent_seconds: float  # since its loop last asked whether to stop
+    is_frozen: bool  # nothing at all was heard of its process for a while
+    doing: str
+    rss_mb: float
+    facts: dict[str, Any]
+
+
+class _Heard(NamedTuple):
+    at: float  # when something was heard last
+    active: float  # when its loop last asked
+    doing: str
+    rss_mb: float
+    facts: dict[str, Any]
+
+
+class Listener:
+    """Hears the nodes of one launch, from its making on; only processes of the same user are heard."""
+
+    _FROZEN_SECONDS = 5.0
+
+    def __init__(self):
+        self.address = f"impala-beats-{os.getpid()}-{os.urandom(8).hex()}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind("\0" + self.address)
+        self._socket.settimeout(_BEAT_SECONDS)
+        self._began, self._heard, self._lock = time.monotonic(), {}, threading.Lock()
+        self._looked = self._began
+        threading.Thread(target=self._listen, name="signs of life", daemon=True).start()
+
+    def node(self, name: str) -> Node:
+        """Returns what is known of a node; one never heard has been silent since the launch."""
+        with self._lock:
+            now = time.monotonic()
+            self._skip_pause(now)
+            heard = self._heard.get(name) or _Heard(self._began, self._began, "starting", 0.0, {})
+        return Node(now - heard.active, now - heard.at > self._FROZEN_SECONDS, heard.doing, heard.rss_mb, heard.facts)
+
+    def has_heard(self, name: str) -> bool:
+        """Returns whether the node ever gave a sign of life."""
+        return name in self._heard
+
+    def close(self) -> None:
+        """Hears nobody any more."""
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message, ancillary, *_ = self._socket.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+            except TimeoutError:
+                message = None
+            except OSError:
+                return  # closed
+            with self._lock:
+                now = time.monotonic()
+                self._skip_pause(now)
+                self._looked = now
+                if message and _is_of_this_user(ancillary):
+                    with contextlib.suppress(ValueError, KeyError, TypeError):
+                        said = json.loads(message)
+                        name, age = str(said["name"]), max(0.0, float(said["age"]))
+                        self._heard[name] = _Heard(
+                            now, now - age, str(said["doing"]), float(said["rss_mb"]), dict(said["facts"])
+                        )
+
+    def _skip_pause(self, now: float) -> None:
+        """Counts no time in which this process was stopped itself (Ctrl-Z): nobody could be heard then."""
+        pause = now - self._looked
+        if pause > _PAUSE_SECONDS:
+            self._began += pause
+            self._heard = {
+                name: heard._replace(at=heard.at + pause, active=heard.active + pause)
+                for name, heard in self._heard.items()
+            }
+            self._looked = now
+
+
+def _is_of_this_user(ancillary) -> bool:
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) == _CREDENTIALS.size:
+            return _CREDENTIALS.unpack(data)[1] == os.getuid()
+    return False
+
+
+def _resident_mb() -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return 0.0

@@ -1,0 +1,103 @@
+"""What a person who watches a run should know at once: who is silent, what cannot be saved, whose memory grows."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+_SILENT_SECONDS = {"starting": 90.0}  # before it is said; imports and the first update took so long on busy machines
+_SILENT_ELSE = 15.0
+_SETTLED_SECONDS, _LEAST_GROWTH_MB = 15.0, 500.0  # after a node began, from when its memory is compared
+
+
+class Node(Protocol):
+    """What is known of a node; see `launching.beats.Node`."""
+
+    silent_seconds: float
+    is_frozen: bool
+    doing: str
+    rss_mb: float
+    facts: dict[str, Any]
+
+
+class Notices:
+    """Finds what is to be said of the nodes of one launch.
+
+    Args:
+      liveness_seconds: of silence that end the run.
+      growth: of a node's memory, as a share of what it was once the node had begun, that is worth a notice.
+      allowed_mb: by role, what its memory is meant to grow by besides.
+    """
+
+    def __init__(self, *, liveness_seconds: float, growth: float, allowed_mb: Mapping[str, float]):
+        self._liveness, self._growth, self._allowed = liveness_seconds, growth, allowed_mb
+        self._memory: dict[str, _Memory] = {}
+
+    def __call__(self, nodes: Mapping[str, Node]) -> dict[str, str]:
+        """Returns a line for each thing that is wrong now, by a key that stays the same while it is."""
+        found = {}
+        for name, node in nodes.items():
+            found[f"{name} silent"] = self._silence(name, node)
+            found[f"{name} memory"] = self._memory_growth(name, node)
+            found[f"{name} checkpoint"] = _checkpoint(node.facts)
+            found[f"{name} logs"] = _logs(node.facts)
+            found[f"{name} chunks"] = _unsound(name, node.facts)
+        return {key: text for key, text in found.items() if text}
+
+    def _silence(self, name: str, node: Node) -> str | None:
+        seconds = node.silent_seconds
+        if seconds < _SILENT_SECONDS.get(node.doing, _SILENT_ELSE):
+            return None
+        if node.doing == "saving" and not node.is_frozen:
+            return f"{name} has been writing a checkpoint for {seconds:.0f} s"
+        what = "nothing is heard of its process" if node.is_frozen else "it runs, but its loop makes no step"
+        if not node.is_frozen and name.startswith("actor/"):
+            what += ": an environment that hangs?"
+        return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._liveness:.0f} s the run ends"
+
+    def _memory_growth(self, name: str, node: Node) -> str | None:
+        if node.doing == "starting" or not node.rss_mb:
+            return None
+        memory = self._memory.setdefault(name, _Memory(time.monotonic(), node.rss_mb))
+        if time.monotonic() - memory.began < _SETTLED_SECONDS:
+            self._memory[name] = memory._replace(rss_mb=max(memory.rss_mb, node.rss_mb))
+            return None
+        growth = node.rss_mb - memory.rss_mb - self._allowed.get(name.partition("/")[0], 0.0)
+        if growth < max(_LEAST_GROWTH_MB, self._growth * memory.rss_mb):
+            return None
+        whose = "; its environment may leak" if name.startswith("actor/") else ""
+        return f"{name}'s memory grew from {memory.rss_mb:,.0f} to {node.rss_mb:,.0f} MB since it began{whose}"
+
+
+class _Memory(NamedTuple):
+    began: float
+    rss_mb: float
+
+
+def _checkpoint(facts: Mapping[str, Any]) -> str | None:
+    num_frames = facts.get("frames", 0) - facts.get("saved_frames", 0)
+    lost = f"{num_frames:,} frames since update {facts.get('saved_updates', 0):,}"
+    if facts.get("save_error"):
+        return (
+            f"no checkpoint could be written for {facts.get('failing_seconds', 0):.0f} s ({facts['save_error']}); "
+            f"if the run ended now, it would lose {lost}"
+        )
+    needed, free = facts.get("checkpoint_mb"), facts.get("free_mb")
+    if needed is not None and free is not None and free < needed:
+        return (
+            f"the next checkpoint will fail: it takes {needed:,.1f} MB, and the run's disk has {free:,.1f} MB free; "
+            f"not saved yet: {lost}"
+        )
+    return None
+
+
+def _logs(facts: Mapping[str, Any]) -> str | None:
+    rows = facts.get("lost_rows", 0)
+    return f"{rows:,} rows of logs could not be written; the run goes on without them" if rows else None
+
+
+def _unsound(name: str, facts: Mapping[str, Any]) -> str | None:
+    reasons = {reason: count for reason, count in facts.get("unsound", {}).items() if count}
+    if not reasons:
+        return None
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
+    return f"{sum(reasons.values()):,} chunks were unsound and dropped ({counts}); {name}'s log says from whom"

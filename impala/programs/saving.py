@@ -1,0 +1,73 @@
+"""When a learner's checkpoints are written, and what is known where they cannot be."""
+
+import logging
+import shutil
+import time
+from typing import Any
+
+_RETRY_SECONDS = 5.0
+
+
+class Saver:
+    """Saves one agent's checkpoints and keeps count of what is saved; a full disk costs a checkpoint, not the run.
+
+    Args:
+      checkpoints: `learning.checkpoints.Checkpoints`.
+      state: of the checkpoint that was restored, or {}.
+      num_bytes: of one checkpoint.
+      pulse: of the node: says that it saves, and keeps what the launcher is to know.
+    """
+
+    def __init__(self, checkpoints, state: dict[str, Any], num_bytes: int, pulse):
+        self._checkpoints, self._megabytes, self._pulse = checkpoints, num_bytes / 1e6, pulse
+        self._saved = dict(saved_updates=int(state.get("updates", 0)), saved_frames=int(state.get("frames", 0)))
+        self._failing_since, self.error = None, ""
+        self.look()
+
+    @property
+    def free_mb(self) -> float | None:
+        """Megabytes free where checkpoints are written; None where nobody can tell."""
+        try:
+            return shutil.disk_usage(self._checkpoints.directory.parent).free / 1e6
+        except OSError:
+            return None
+
+    def is_there_room(self) -> bool:
+        """Returns whether one checkpoint fits on the disk, as far as can be told."""
+        free_mb = self.free_mb
+        return free_mb is None or free_mb >= self._megabytes
+
+    def save(self, num_updates: int, state: dict[str, Any]) -> float | None:
+        """Writes a checkpoint; returns after how many seconds to try again where it could not be written."""
+        import tensorflow as tf
+
+        before, self._pulse.doing = self._pulse.doing, "saving"
+        try:
+            self._checkpoints.save(num_updates, state)
+        except (OSError, tf.errors.OpError) as error:
+            self.error = _reason(error)
+            if self._failing_since is None:
+                self._failing_since = time.monotonic()
+                logging.error("checkpoint of update %d failed, the older ones stay: %s", num_updates, error)
+            return _RETRY_SECONDS
+        finally:
+            self._pulse.doing = before
+            self.look()
+        self._saved = dict(saved_updates=num_updates, saved_frames=int(state["frames"]))
+        self._failing_since, self.error = None, ""
+        self.look()
+        return None
+
+    def look(self) -> None:
+        """Tells the launcher how checkpoints stand, and how much room is left for the next."""
+        failing = 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
+        self._pulse.note(
+            save_error=self.error, failing_seconds=failing, checkpoint_mb=self._megabytes, free_mb=self.free_mb,
+            **self._saved,
+        )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    """Returns what went wrong in a few words, of an OSError or one of TensorFlow's."""
+    words = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return words.strip().splitlines()[0].split(";")[-1].strip()[:200]

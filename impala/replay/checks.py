@@ -1,0 +1,105 @@
+"""What comes from a table is checked before it is trained on: Reverb's port is open to whoever can reach it.
+
+Its server looks at nothing that is written, and an action out of range would end the learner, or worse, not.
+"""
+
+import collections
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from impala.types import Actions, ArraySpec, Chunk, Continuous, Discrete, Origin
+
+REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
+_MOST = 1e18  # beyond it a square is no number in float32
+_FAR = 1_000_000  # chunks of one environment that cannot all have got lost between two
+
+
+class Source(NamedTuple):
+    """Where sound chunks come from: the numbers of a launch."""
+
+    run: int
+    incarnation: int
+    num_actors: int
+    num_environments: int  # of each actor
+    num_tasks: int
+
+
+class Checks:
+    """Finds what is wrong with a chunk, and counts what was found by its reason.
+
+    Args:
+      spec: of chunks; see `types.chunk_spec`.
+      actions: of the environment.
+      source: of sound chunks.
+      num_updates: done so far by the learner.
+    """
+
+    def __init__(self, spec: Chunk, actions: Actions, source: Source, num_updates: Callable[[], int]):
+        self._fields = {name: field for name, field in spec._asdict().items() if isinstance(field, ArraySpec)}
+        self._numbers = [name for name, field in self._fields.items() if np.dtype(field.dtype).kind == "f"]
+        self._source, self._num_updates = source, num_updates
+        # Of each dimension; compared as if unsigned, so that a negative one is above it.
+        self._num_actions = None if isinstance(actions, Continuous) else np.asarray(actions.num_actions, np.uint32)
+        self._is_discrete = isinstance(actions, Discrete)
+        self._newest: dict[tuple, int] = {}  # seq of each environment
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, chunk: Chunk) -> bool:
+        """Returns whether a chunk of arrays may be trained on; counts it, and logs the first ones, where not."""
+        found = self._problem(chunk)
+        if found is not None:
+            self.count(*found)
+        return found is None
+
+    def count(self, reason: str, words: str) -> None:
+        """Counts a chunk that was dropped, and logs the first three for a reason and then every thousandth."""
+        self._counts[reason] += 1
+        count = self._counts[reason]
+        if count <= 3 or count % 1000 == 0:
+            logging.warning("a chunk was dropped (%s, number %d): %s", reason, count, words)
+
+    def counts_by_reason(self) -> dict[str, int]:
+        """Returns how many chunks were dropped so far, for each of `REASONS`."""
+        return {reason: self._counts[reason] for reason in REASONS}
+
+    def _problem(self, chunk: Chunk) -> tuple[str, str] | None:
+        for name, field in self._fields.items():
+            array = getattr(chunk, name)
+            if array.shape != field.shape or array.dtype != field.dtype:
+                wanted = f"{np.dtype(field.dtype)}{list(field.shape)}"
+                return "shape", f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}"
+        origin = Origin(*chunk.origin.tolist())
+        for name in self._numbers:
+            if not (np.abs(getattr(chunk, name)) <= _MOST).all():  # a NaN is not, either
+                return "number", f"{name} of {origin} is not finite, or beyond {_MOST:g}"
+        if self._num_actions is not None:
+            for name in ("a_tm1", "previous_action"):
+                if (getattr(chunk, name).view(np.uint32) >= self._num_actions).any():
+                    return "action", f"{name} of {origin} is out of range: {getattr(chunk, name).tolist()}"
+        if not ((chunk.discount_t == 0) | (chunk.discount_t == 1)).all():
+            return "discount", f"discount_t of {origin} is neither 0 nor 1"
+        return self._problem_of_origin(origin) or self._problem_of_version(chunk, origin)
+
+    def _problem_of_origin(self, origin: Origin) -> tuple[str, str] | None:
+        source, key = self._source, origin._replace(seq=0)
+        if not 0 <= origin.task < source.num_tasks:
+            return "task", f"{origin}; expected one of {source.num_tasks} tasks"
+        is_ours = (
+            (origin.run, origin.incarnation) == (source.run, source.incarnation)
+            and 0 <= origin.actor < source.num_actors
+            and 0 <= origin.environment < source.num_environments
+            and 0 <= origin.seq <= self._newest.get(key, -1) + _FAR
+        )
+        if not is_ours:
+            return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
+        self._newest[key] = max(origin.seq, self._newest.get(key, -1))
+        return None
+
+    def _problem_of_version(self, chunk: Chunk, origin: Origin) -> tuple[str, str] | None:
+        version, newest = chunk.weights_version, self._num_updates()
+        if not 0 <= version.min() <= version.max() <= newest:
+            return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
+        return None

@@ -1,0 +1,92 @@
+"""Signs of life between a node and its launcher, through a real socket."""
+
+import json
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from impala.launching import beats
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    listener = beats.Listener()
+    monkeypatch.setenv(beats.ADDRESS_VARIABLE, listener.address)
+    yield listener
+    listener.close()
+
+
+def wait_for(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_asking_whether_to_stop_is_a_sign_of_life_and_nothing_else_is(listener):
+    pulse = beats.Pulse("actor/3", threading.Event())
+    pulse.note(frames=12)
+    time.sleep(0.5)
+    pulse.send()
+    wait_for(lambda: listener.has_heard("actor/3"))
+    node = listener.node("actor/3")
+    assert 0.5 <= node.silent_seconds < 5.0 and not node.is_frozen
+    assert node.facts == {"frames": 12} and node.doing == "starting" and node.rss_mb > 10
+    thread = threading.Thread(target=pulse.is_set)  # another thread's question says nothing of the node's loop
+    thread.start()
+    thread.join()
+    pulse.send()
+    time.sleep(0.2)
+    assert listener.node("actor/3").silent_seconds >= 0.7
+    assert not pulse.is_set()
+    pulse.send()
+    wait_for(lambda: listener.node("actor/3").silent_seconds < 0.4)
+
+
+def test_waiting_is_a_sign_of_life_and_ends_when_asked_to_stop(listener):
+    stop = threading.Event()
+    pulse = beats.Pulse("table/0", stop)
+    started = time.monotonic()
+    assert not pulse.wait(0.2) and 0.2 <= time.monotonic() - started < 2.0
+    threading.Timer(0.3, stop.set).start()
+    assert pulse.wait() and pulse.is_set()
+
+
+def test_one_never_heard_has_been_silent_since_the_launch(listener):
+    time.sleep(0.3)
+    node = listener.node("learner/0")
+    assert node.silent_seconds >= 0.3 and not listener.has_heard("learner/0")
+
+
+def test_the_time_in_which_the_launcher_itself_was_stopped_does_not_count(listener, monkeypatch):
+    pulse = beats.Pulse("actor/0", threading.Event())
+    pulse.send()
+    wait_for(lambda: listener.has_heard("actor/0"))
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 100.0)  # Ctrl-Z for 100 seconds
+    assert listener.node("actor/0").silent_seconds < 10.0
+
+
+@pytest.mark.parametrize("message", [b"", b"\xff", b"[]", b'{"name": 1}', json.dumps(dict(name="a", age="x")).encode()])
+def test_nonsense_is_not_heard(listener, message):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(message, "\0" + listener.address)
+        beats.Pulse("actor/1", threading.Event()).send()
+        wait_for(lambda: listener.has_heard("actor/1"))
+        assert set(listener._heard) == {"actor/1"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_is_not_heard(listener):
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        beats.Pulse("actor/9", threading.Event()).send()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    beats.Pulse("actor/1", threading.Event()).send()
+    wait_for(lambda: listener.has_heard("actor/1"))
+    assert not listener.has_heard("actor/9")

@@ -1,0 +1,243 @@
+"""What goes wrong in real runs: nodes that freeze, hang, end or are fed nonsense, and a disk that is full."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import psutil
+import pytest
+
+from impala.learning import checkpoints
+from tests.faults import full_disk, small_disk
+from tests.programs.running import (
+    CATCH,
+    END_SECONDS,
+    ENDLESS,
+    IMPALA,
+    ROOT,
+    START_SECONDS,
+    end_of,
+    node,
+    press_ctrl_c,
+    rows,
+    start,
+    survivors,
+    wait_for,
+    wait_until_it_trains,
+)  # fmt: skip
+
+CONFIG = """
+environment: {name: "tests.programs.faulty:Faulty-v0"}
+network: {torso: mlp, hidden_sizes: [16]}
+actor: {num_environments: 16, num_lanes: 2}
+learner: {unroll_length: 5, batch_size: 8, learning_rate: 1e-3}
+log_period_seconds: 1.0
+total_frames: 1_000_000_000
+"""
+SECONDS_TO_END = 15.0  # that Ctrl-C may take, whatever hangs
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    """Starts a run of `tests.programs.faulty` with a fault; returns the process and the run's folder."""
+
+    def start_with(fault, *arguments):
+        monkeypatch.setenv("IMPALA_TEST_FAULT", fault)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        (tmp_path / "faulty.yaml").write_text(CONFIG)
+        folder = tmp_path / "run"
+        return start("train", "--config", tmp_path / "faulty.yaml", "--run", folder, *arguments), folder
+
+    return start_with
+
+
+@pytest.mark.parametrize("name", ["actor/0", "learner/0"])
+def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, name):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 20)
+    wait_until_it_trains(tmp_path / "run", 5)
+    node(process, name).send_signal(signal.SIGSTOP)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 75, errors
+    assert f"NOTE: {name} has been silent for" in output
+    others = {"actor/0", "learner/0", "table/0"} - {name}
+    assert not any(f"{other} has been silent" in output for other in others), output
+    assert f"{name} was silent for" in output and "its process gave no sign of life" in output
+    assert "most recent call first" in (tmp_path / "run/logs" / (name.replace("/", "-") + ".log")).read_text()
+    state = checkpoints.read_state(tmp_path / "run/checkpoints")
+    assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"]) > 0
+    assert f"{state['frames']:,} frames, {state['updates']:,} updates" in output.splitlines()[-1]
+    assert survivors(process) == []
+
+
+def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
+    process, folder = faulty("hang:2000", "--liveness-seconds", 20)
+    output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
+    assert process.returncode == 75, errors
+    assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
+    assert "faulty.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
+
+
+@pytest.mark.parametrize("fault, status", [("exit:2000", "status 0"), ("sys_exit:2000", "status"), ("raise:2000", "status 1")])
+def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
+    process, _ = faulty(fault)
+    wait_for(lambda: node_runs(process, "actor/0"), START_SECONDS, "its start")
+    wait_for(lambda: not node_runs(process, "actor/0"), START_SECONDS, "its end")
+    began = time.monotonic()
+    errors = end_of(process)
+    assert time.monotonic() - began < SECONDS_TO_END
+    assert process.returncode == 1
+    assert f"actor/0 ended with {status}" in errors and "logs/actor/0" in errors and "learner/0" not in errors
+    assert fault != "raise:2000" or "the game is broken" in errors
+
+
+def node_runs(process, name):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children(recursive=True)
+        return name in [child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_an_actor_whose_environment_keeps_the_interpreter_ends_with_a_killed_launcher(faulty):
+    process, folder = faulty("hold:2000")
+    wait_for(lambda: len(rows(folder)) > 1 and rows(folder)[-1]["frames_per_second"] == "0", START_SECONDS, "a hang")
+    process.kill()
+    began = time.monotonic()
+    wait_for(lambda: not survivors(process), END_SECONDS, "the end of the nodes")
+    assert time.monotonic() - began < SECONDS_TO_END
+
+
+@pytest.mark.parametrize("fault", ["hang:0", "hold:-1"])
+def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
+    process, folder = faulty(fault)
+    wait_for(lambda: (folder / "metrics.csv").exists(), START_SECONDS, "the learner has begun")
+    began = time.monotonic()
+    press_ctrl_c(process)
+    errors = end_of(process)
+    assert time.monotonic() - began < SECONDS_TO_END
+    assert (process.returncode, errors) == (130, "")
+    assert survivors(process) == []
+
+
+@pytest.mark.parametrize("library", ["pydantic_core", "numpy"])
+def test_an_early_ctrl_c_is_one_line(tmp_path, library):
+    """While the command line is imported, and while the environment is checked."""
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_for(lambda: library in open(f"/proc/{process.pid}/maps").read(), START_SECONDS, "an import")
+    press_ctrl_c(process)
+    errors = end_of(process)
+    assert (process.returncode, errors) == (130, "interrupted before anything was begun\n")
+    assert survivors(process) == []
+
+
+def test_a_terminal_that_is_closed_costs_neither_checkpoint_nor_status(tmp_path):
+    """Not only its SIGHUP: nothing can be written to it any more."""
+    terminal, its_end = os.openpty()
+    process = subprocess.Popen(
+        [*IMPALA, *CATCH, "--run", str(tmp_path / "run"), *ENDLESS], cwd=ROOT, stdin=its_end, stdout=its_end,
+        stderr=its_end, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(its_end)
+    threading.Thread(target=_read_until_closed, args=(terminal,), daemon=True).start()
+    wait_until_it_trains(tmp_path / "run", 5)
+    os.close(terminal)
+    assert process.wait(END_SECONDS) == 0
+    state = checkpoints.read_state(tmp_path / "run/checkpoints")
+    assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"]) > 0
+
+
+def _read_until_closed(terminal):
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
+def table_address(process):
+    """Returns where the run's Reverb server listens, which anybody who can reach the port may write to."""
+    (port,) = {c.laddr.port for c in node(process, "table/0").net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    return f"localhost:{port}"
+
+
+HOSTILE = ("action", "task", "version", "number", "origin")
+
+
+def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    wait_until_it_trains(tmp_path / "run")
+    def write(*kinds):
+        command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process), *kinds]
+        writer = subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, text=True, check=False)
+        assert writer.returncode == 0, writer.stderr
+
+    def are_counted(*kinds):
+        counted = rows(tmp_path / "run")[-1]["unsound_reasons"]
+        return counted if set(counted.split()) == {f"{kind}:1" for kind in kinds} else None
+
+    write(*HOSTILE)
+    wait_for(lambda: are_counted(*HOSTILE), 60, "each of them is counted")
+    write("unreadable")  # takes those with it that are fetched together
+    wait_for(lambda: are_counted(*HOSTILE, "unreadable"), 60, "that too")
+    updates = int(rows(tmp_path / "run")[-1]["updates"])
+    wait_until_it_trains(tmp_path / "run", updates + 50)
+    press_ctrl_c(process)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
+    assert "were unsound and dropped (" in output
+    assert rows(tmp_path / "run")[-1]["skipped_updates"] == "0"
+
+
+def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
+    with small_disk(4_000) as disk:
+        folder = disk / "run"
+        process = start(*CATCH, "--run", folder, *ENDLESS, "--checkpoint-period-seconds", 5)
+        said = Lines(process.stdout)
+        wait_for(lambda: list((folder / "checkpoints").glob("[0-9]*")), START_SECONDS, "a checkpoint")
+        assert any("of disk" in line and "MB are free: a long run will fill the disk" in line for line in said.lines)
+        saved = checkpoints.read_state(folder / "checkpoints")
+        with full_disk(disk):
+            wait_for(lambda: said.has("NOTE: the next checkpoint will fail"), 15, "that the next one will fail")
+            wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "that it failed")
+            press_ctrl_c(process)
+            assert process.wait(END_SECONDS) == 75
+        errors = process.stderr.read()
+        assert "the last checkpoint could not be written: No space left on device" in errors
+        *_, done, lost = said.lines
+        frames = int(done.partition(" frames, ")[0].replace(",", ""))
+        kept = checkpoints.read_state(folder / "checkpoints")
+        assert kept["frames"] >= saved["frames"] > 0 and frames > kept["frames"]
+        assert lost.startswith(f"{frames - kept['frames']:,} of these frames are lost: the newest checkpoint is of update")
+        assert survivors(process) == []
+        process = start(*CATCH, "--run", folder, "--target-return", 2, "--total-frames", kept["frames"] + 5_000)
+        errors = end_of(process)
+        assert process.returncode == 0, errors
+        assert checkpoints.read_state(folder / "checkpoints")["frames"] >= kept["frames"] + 5_000
+
+
+def test_a_disk_without_room_for_one_checkpoint_is_refused(tmp_path):
+    with small_disk(1_000) as disk:
+        (disk / "filler").write_bytes(bytes(700_000))
+        process = start(*CATCH, "--run", disk / "run", *ENDLESS)
+        errors = process.communicate(timeout=START_SECONDS)[1]
+        assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
+        assert "MB are free there, and one checkpoint takes" in errors
+        with full_disk(disk):
+            process = start(*CATCH, "--run", disk / "other", *ENDLESS)
+            errors = process.communicate(timeout=START_SECONDS)[1]
+        assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
+        assert "No space left on device" in errors
+
+
+class Lines:
+    """What a stream has said so far."""
+
+    def __init__(self, stream):
+        self.lines: list[str] = []
+        threading.Thread(target=lambda: self.lines.extend(iter(stream.readline, "")), daemon=True).start()
+
+    def has(self, start: str) -> bool:
+        return any(line.startswith(start) for line in self.lines)

@@ -1,0 +1,84 @@
+"""What a hostile or broken writer may put into a table, and that what is sound passes."""
+
+import numpy as np
+import pytest
+
+from impala.replay.checks import REASONS, Checks, Source
+from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Origin, chunk_spec, zeros
+
+SOURCE = Source(run=5, incarnation=2, num_actors=2, num_environments=4, num_tasks=2)
+ORIGIN = Origin(run=5, actor=1, environment=3, incarnation=2, seq=7, task=1)
+
+
+def make(actions=None, num_updates=10):
+    actions = actions or Discrete(3)
+    spec = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), actions), 4, (2, 3))
+    chunk = zeros(spec)._replace(origin=np.array(ORIGIN, np.int64), weights_version=np.int64(10))
+    return Checks(spec, actions, SOURCE, lambda: num_updates), chunk
+
+
+def with_value(chunk, name, value, at=0):
+    array = np.array(getattr(chunk, name))
+    array.reshape(-1)[at] = value
+    return chunk._replace(**{name: array})
+
+
+@pytest.mark.parametrize("actions", [Discrete(3), MultiDiscrete((2, 3)), Continuous(2)])
+def test_sound_chunks_pass(actions):
+    checks, chunk = make(actions)
+    largest = {Discrete: 2, MultiDiscrete: [1, 2], Continuous: 1e3}[type(actions)]
+    chunk = chunk._replace(
+        a_tm1=np.full_like(chunk.a_tm1, largest), discount_t=np.ones_like(chunk.discount_t), r_t=chunk.r_t - 1e6
+    )
+    assert checks(chunk) and checks(chunk), "one that comes twice is another's affair"
+    assert set(checks.counts_by_reason().values()) == {0} and tuple(checks.counts_by_reason()) == REASONS
+
+
+@pytest.mark.parametrize("name, value, reason", [
+    ("a_tm1", 3, "action"), ("a_tm1", -1, "action"), ("a_tm1", 2**31 - 1, "action"), ("previous_action", 3, "action"),
+    ("observation", np.nan, "number"), ("r_t", np.inf, "number"), ("logits_tm1", -np.inf, "number"),
+    ("core_state", np.nan, "number"), ("previous_reward", np.nan, "number"), ("v_behaviour_tm1", 1e30, "number"),
+    ("discount_t", 0.5, "discount"), ("discount_t", -1.0, "discount"), ("discount_t", np.nan, "number"),
+    ("weights_version", 11, "version"), ("weights_version", -1, "version"), ("weights_version", 2**62, "version"),
+])  # fmt: skip
+def test_a_value_that_no_actor_writes_is_dropped(name, value, reason, caplog):
+    checks, chunk = make()
+    at = getattr(chunk, name).size - 1
+    assert not checks(with_value(chunk, name, value, at))
+    assert {r: n for r, n in checks.counts_by_reason().items() if n} == {reason: 1}
+    assert f"({reason}, number 1): " in caplog.text
+    assert checks(chunk)
+
+
+@pytest.mark.parametrize("changes, reason", [
+    (dict(run=6), "origin"), (dict(actor=2), "origin"), (dict(actor=-1), "origin"), (dict(environment=4), "origin"),
+    (dict(incarnation=3), "origin"), (dict(incarnation=1), "origin"), (dict(seq=-1), "origin"),
+    (dict(seq=2**40), "origin"), (dict(task=2), "task"), (dict(task=-1), "task"),
+])  # fmt: skip
+def test_an_origin_that_is_not_of_this_launch_is_dropped(changes, reason):
+    checks, chunk = make()
+    assert not checks(chunk._replace(origin=np.array(ORIGIN._replace(**changes), np.int64)))
+    assert checks.counts_by_reason()[reason] == 1
+    assert checks(chunk), "a leap of seq that was refused leaves no trace"
+
+
+@pytest.mark.parametrize("name", ["observation", "a_tm1", "is_first", "origin", "weights_version"])
+def test_another_shape_or_dtype_is_dropped(name):
+    checks, chunk = make()
+    array = np.asarray(getattr(chunk, name))
+    assert not checks(chunk._replace(**{name: np.concatenate([array.reshape(-1)] * 2)}))
+    assert not checks(chunk._replace(**{name: array.astype(np.float64)}))
+    assert checks.counts_by_reason()["shape"] == 2
+
+
+def test_each_dimension_of_an_action_has_its_own_range():
+    checks, chunk = make(MultiDiscrete((2, 3)))
+    assert checks(chunk._replace(a_tm1=np.tile(np.array([1, 2], np.int32), (4, 1))))
+    assert not checks(chunk._replace(a_tm1=np.tile(np.array([2, 1], np.int32), (4, 1))))
+
+
+def test_the_log_is_not_flooded(caplog):
+    checks, chunk = make()
+    for _ in range(1000):
+        checks(with_value(chunk, "a_tm1", 3))
+    assert len(caplog.records) == 4
