@@ -39,6 +39,7 @@ class Notices:
             found[f"{name} silent"] = self._silence(name, node)
             found[f"{name} memory"] = self._memory_growth(name, node)
             found[f"{name} checkpoint"] = _checkpoint(node.facts)
+            found[f"{name} disk"] = _disk(node.facts)
             found[f"{name} logs"] = _logs(node.facts)
             found[f"{name} chunks"] = _unsound(name, node.facts)
         return {key: text for key, text in found.items() if text}
@@ -74,20 +75,27 @@ class _Memory(NamedTuple):
 
 
 def _checkpoint(facts: Mapping[str, Any]) -> str | None:
-    num_frames = facts.get("frames", 0) - facts.get("saved_frames", 0)
-    lost = f"{num_frames:,} frames since update {facts.get('saved_updates', 0):,}"
-    if facts.get("save_error"):
-        return (
-            f"no checkpoint could be written for {facts.get('failing_seconds', 0):.0f} s ({facts['save_error']}); "
-            f"if the run ended now, it would lose {lost}"
-        )
+    if not facts.get("save_error"):
+        return None
+    return (
+        f"no checkpoint could be written for {facts.get('failing_seconds', 0):.0f} s ({facts['save_error']}); "
+        f"if the run ended now, it would lose {_unsaved(facts)}"
+    )
+
+
+def _disk(facts: Mapping[str, Any]) -> str | None:
     needed, free = facts.get("checkpoint_mb"), facts.get("free_mb")
-    if needed is not None and free is not None and free < needed:
-        return (
-            f"the next checkpoint will fail: it takes {needed:,.1f} MB, and the run's disk has {free:,.1f} MB free; "
-            f"not saved yet: {lost}"
-        )
-    return None
+    if facts.get("save_error") or needed is None or free is None or free >= needed:
+        return None
+    return (
+        f"the next checkpoint will fail: it takes {needed:,.1f} MB, and the run's disk has {free:,.1f} MB free; "
+        f"not saved yet: {_unsaved(facts)}"
+    )
+
+
+def _unsaved(facts: Mapping[str, Any]) -> str:
+    num_frames = facts.get("frames", 0) - facts.get("saved_frames", 0)
+    return f"{num_frames:,} frames since update {facts.get('saved_updates', 0):,}"
 
 
 def _logs(facts: Mapping[str, Any]) -> str | None:

@@ -97,7 +97,7 @@ class LearnerNode:
         except checkpoints.NoSoundCheckpoint as error:
             processes.finish(processes.EXIT_FAILED, str(error))
             raise
-        if restored := getattr(self._checkpoints, "restored", None):
+        if restored := self._checkpoints.restored:
             passed_over = [f"checkpoint {name} is damaged ({reason})" for name, reason in restored.passed_over]
             used = f"resumed from checkpoint {restored.path}: update {restored.updates:,}, {restored.frames:,} frames"
             self._stop.note(says=["; ".join([*passed_over, used])])
@@ -241,7 +241,10 @@ class LearnerNode:
         except BaseException:
             logging.exception("learning failed; writing what the last whole update left")
             self._is_over = True
-            self._save()
+            try:
+                self._save()
+            except Exception:
+                logging.exception("that could not be saved either")
             raise
         self._is_over = True
         has_trained = self._learner.num_updates > self._num_restored
