@@ -196,9 +196,8 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
         folder = disk / "run"
         process = start(*CATCH, "--run", folder, *ENDLESS, "--checkpoint-period-seconds", 5)
         said = Lines(process.stdout)
-        wait_for(lambda: list((folder / "checkpoints").glob("[0-9]*")), START_SECONDS, "a checkpoint")
+        saved = wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
         assert any("of disk" in line and "MB are free: a long run will fill the disk" in line for line in said.lines)
-        saved = checkpoints.read_state(folder / "checkpoints")
         with full_disk(disk):
             wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "that one failed")
             press_ctrl_c(process)
@@ -220,7 +219,7 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
 def test_a_disk_without_room_for_one_checkpoint_is_refused(tmp_path):
     with small_disk(1_000) as disk:
         (disk / "filler").write_bytes(bytes(700_000))
-        process = start(*CATCH, "--run", disk / "run", *ENDLESS)
+        process = start(*CATCH, "--run", disk / "run", *ENDLESS, "--network.hidden-sizes", "[512, 512]")
         errors = process.communicate(timeout=START_SECONDS)[1]
         assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
         assert "MB are free there, and one checkpoint takes" in errors
