@@ -116,6 +116,60 @@ def test_no_number_may_be_nan_and_only_clips_infinite(key, value):
         assert line_of(with_({key: value})).startswith(f"{key}: got '{value}'; ")
 
 
+NUMBERS = {key: value for key, value in config_lib.flatten(config_lib.build(CATCH)).items() if type(value) in (int, float)}
+NONE_BY_DEFAULT = ["target_return", "actor.weight_period", "learner.max_lag", "learner.num_prefetched_batches"]
+
+
+@pytest.mark.parametrize("key", [*NUMBERS, *NONE_BY_DEFAULT])
+def test_every_number_has_an_upper_bound(key):
+    is_float = key == "target_return" or isinstance(NUMBERS.get(key), float)
+    for value in [1e300, 1e33] if is_float else [10**300, 2**63]:
+        line = line_of(with_({key: value}))
+        assert line.startswith(f"{key}: got ") and not line.endswith("integer"), line
+
+
+@pytest.mark.parametrize("key", [key for key, value in NUMBERS.items() if isinstance(value, float)])
+def test_no_number_may_be_one_of_which_float32_makes_zero(key):
+    assert line_of(with_({key: 1e-50})).startswith(key)
+
+
+@pytest.mark.parametrize(
+    "key, value, expected",
+    [
+        ("learner.unroll_length", 10**9, "learner.unroll_length: got 1000000000; input should be less than or equal to 100000"),
+        ("learner.learning_rate", 1e30, "learner.learning_rate: got 1e+30; input should be less than or equal to 100"),
+        ("network.hidden_sizes", [10**9], "network.hidden_sizes.0: got 1000000000; input should be less than or equal to 1000000"),
+        ("actor.num_actors", 10**6, "actor.num_actors: got 1000000; input should be less than or equal to 1024"),
+        ("actor.num_environments", 10**9, "actor.num_environments: got 1000000000; input should be less than or equal to 100000"),
+        ("actor.num_environment_threads", 10**6, "actor.num_environment_threads: got 1000000; input should be less than or equal to 1024"),
+        ("record_chunks", 10**12, "record_chunks: got 1000000000000; input should be less than or equal to 1000000"),
+        ("learner.epsilon", 1e-50, "learner.epsilon: got 1e-50, of which float32 makes 0; expected 1e-30 and more"),
+        ("loss.entropy_cost", 1e300, "loss.entropy_cost: got 1e+300, of which float32 makes infinity; expected 1e+30 and less"),
+        ("learner.adam_beta1", 1 - 1e-9, "learner.adam_beta1: got 0.999999999, of which float32 makes 1; expected 0.999999 and less"),
+        ("liveness_seconds", 0.0, "liveness_seconds: got 0.0; input should be greater than or equal to 0.000001"),
+    ],
+)  # fmt: skip
+def test_a_number_far_out_of_range_is_one_line(key, value, expected):
+    assert line_of(with_({key: value})) == expected
+
+
+def test_generous_numbers_are_taken():
+    """What somebody may mean: no clipping, no checkpoint, a run of a year."""
+    config = with_({
+        "learner.max_grad_norm": 1e9, "checkpoint_period_seconds": 1e9, "total_frames": 10**12, "learner.learning_rate": 1e-12,
+        "loss.entropy_cost": 0.0, "loss.clip_rho": INF, "learner.epsilon": 1e-15, "learner.unroll_length": 10_000,
+    })()  # fmt: skip
+    assert config.total_frames == 10**12
+
+
+RUNS = sorted((ROOT / "docs/results").rglob("config.yaml"))
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.parent.relative_to(ROOT / "docs/results")))
+def test_the_configurations_of_kept_runs_load(path):
+    assert config_lib.load(path) and len(RUNS) > 10
+
+
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_target_return_that_is_never_reached_is_refused(value):
     assert line_of(with_({"target_return": value})) == f"target_return: got '{value}'; input should be a finite number"

@@ -12,13 +12,15 @@ from impala.config.sections import (
     Correction,
     Count,
     Finite,
+    Frames,
+    LearningRate,
     LossConfig,
     NonNegative,
     Positive,
 )
 
 __all__ = [
-    "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
-    "LossConfig", "NonNegative", "Positive", "build", "describe", "documented", "dump", "flatten", "keys", "load",
-    "nearest", "parse_overrides", "read_yaml",
+    "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite", "Frames",
+    "LearningRate", "LossConfig", "NonNegative", "Positive", "build", "describe", "documented", "dump", "flatten",
+    "keys", "load", "nearest", "parse_overrides", "read_yaml",
 ]  # fmt: skip

@@ -7,10 +7,10 @@ from pydantic import Field, model_validator
 
 from impala.config.sections import (
     ActorConfig,
-    Count,
     EnvironmentConfig,
     EvaluatorConfig,
     Finite,
+    Frames,
     GA3CConfig,
     InferenceConfig,
     LearnerConfig,
@@ -18,8 +18,9 @@ from impala.config.sections import (
     Model,
     NetworkConfig,
     PopulationConfig,
-    Positive,
     ReplayConfig,
+    Seconds,
+    Size,
 )
 
 
@@ -38,14 +39,14 @@ class Config(Model):
     evaluator: EvaluatorConfig = EvaluatorConfig()
     population: PopulationConfig = PopulationConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    total_frames: Count = 10_000_000  # emulator frames of fresh transitions trained on
+    total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
-    checkpoint_period_seconds: Positive = 60.0
-    num_checkpoints: Count = 3  # kept
-    log_period_seconds: Positive = 5.0
-    liveness_seconds: Positive = 300.0  # a node, or an environment, that is silent for so long ends the run
+    checkpoint_period_seconds: Seconds = 60.0
+    num_checkpoints: Size = 3  # kept
+    log_period_seconds: Seconds = 5.0
+    liveness_seconds: Seconds = 300.0  # a node, or an environment, that is silent for so long ends the run
     memory_growth: Positive = 1.0  # of a node, as a share of what it was when it began, that is worth a notice
-    record_chunks: Annotated[int, Field(ge=0)] = 0  # keeps the first so many chunks in the run folder
+    record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # keeps the first so many chunks in the run folder
 
     @model_validator(mode="before")
     @classmethod
@@ -205,8 +206,8 @@ class Config(Model):
 
 MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
-    "liveness_seconds", "memory_growth",
-    "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds", "evaluator.greedy",
+    "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds",
+    "evaluator.greedy",
     "learner.learning_rate", "learner.learning_rate_schedule", "inference.transport", "population.burn_in_frames",
     "population.period_episodes", "population.threshold", "population.factor", "population.probability",
 })  # fmt: skip

@@ -3,7 +3,9 @@
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+
+_LEAST, _MOST = 1e-30, 1e30  # tensors compute in float32, which knows nothing between 0 and 1e-38 and nothing past 3e38
 
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
@@ -12,17 +14,41 @@ Correction = Literal[
 ]  # fmt: skip
 _WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
 OF_DISCRETE_ACTIONS = {"epsilon_add", "epsilon_max", "laser"}  # they look at the probability of every action
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _in_float32(value: float) -> float:
+    if 0 < abs(value) < _LEAST:
+        raise ValueError(f"got {value}, of which float32 makes 0; expected {_LEAST} and more")
+    if _MOST < abs(value) < float("inf"):
+        raise ValueError(f"got {value}, of which float32 makes infinity; expected {_MOST} and less")
+    return value
+
+
+def _below_one(value: float) -> float:
+    if 1 - value < 1e-6:
+        raise ValueError(f"got {value}, of which float32 makes 1; expected 0.999999 and less")
+    return value
+
+
+# Bounds are generous: past them is a slip of the finger. What this machine cannot hold, `programs.estimates` refuses.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Frames = Annotated[int, Field(ge=1, le=10**15)]
+Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
+Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, what waits in line
+Float32 = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_in_float32)]
+Positive = Annotated[Float32, Field(gt=0, le=1e6)]
+NonNegative = Annotated[Float32, Field(ge=0, le=1e6)]
+Finite = Float32
+LearningRate = Annotated[Float32, Field(gt=0, le=100)]
+Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Python waits no longer than three times that
 Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 Schedule = Literal["constant", "linear", "late_linear"]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[Float32, Field(ge=0, le=1)]
+Decay = Annotated[Float32, Field(ge=0, lt=1), AfterValidator(_below_one)]
 _OrInfinity = BeforeValidator(lambda v: float(v) if v == "inf" else v)
-Clip = Annotated[float, _OrInfinity, Field(ge=0)]  # inf: unclipped
+Clip = Annotated[float, _OrInfinity, Field(ge=0), AfterValidator(_in_float32)]  # inf: unclipped
 _FromList = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
-Sizes = Annotated[tuple[Count, ...], _FromList]
+Sizes = Annotated[tuple[Size, ...], _FromList, Field(max_length=100)]
 
 
 def _names(value) -> str | tuple[str, ...]:
@@ -54,7 +80,7 @@ class NetworkConfig(Model):
     hidden_sizes: Sizes = (64, 64)  # of the MLP
     center_frames: bool = True  # 84×84 ones: each less its own mean; false: as in the paper
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
-    core_size: Count = 256  # units of the LSTM
+    core_size: Size = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
 
     @property
@@ -64,11 +90,11 @@ class NetworkConfig(Model):
 
 
 class ActorConfig(Model):
-    num_actors: Count = 1  # processes
-    num_environments: Count = 32  # of each actor
-    num_lanes: Count = 2  # groups of environments: one steps while another is inferred
-    num_environment_threads: Count = 2  # of each actor
-    num_tensorflow_threads: Count = 1  # of each actor
+    num_actors: Workers = 1  # processes
+    num_environments: Annotated[int, Field(ge=1, le=100_000)] = 32  # of each actor
+    num_lanes: Workers = 2  # groups of environments: one steps while another is inferred
+    num_environment_threads: Workers = 2  # of each actor
+    num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
 
     @property
@@ -117,9 +143,9 @@ class LossConfig(Model):
     target_period: Count = 10  # impact: updates between copies into the target network
     policy_cloning_cost: NonNegative = 0.01  # clear
     value_cloning_cost: NonNegative = 0.005  # clear
-    trust_threshold: Annotated[float, _OrInfinity, Field(gt=0)] = 0.1  # laser; inf trusts everything
+    trust_threshold: Annotated[Clip, Field(gt=0)] = 0.1  # laser; inf trusts everything
     popart: bool = False  # values at a scale of each task's own: losses/popart.py
-    popart_step: Annotated[float, Field(gt=0, le=1)] = 3e-4  # β of its moments, a batch: networks/popart.py
+    popart_step: Annotated[Float32, Field(gt=0, le=1)] = 3e-4  # β of its moments, a batch: networks/popart.py
     discount: Fraction = 0.99  # γ
     baseline_cost: NonNegative = 0.5  # weight of the value loss
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -149,20 +175,20 @@ class LossConfig(Model):
 
 
 class LearnerConfig(Model):
-    unroll_length: Count = 20  # T, agent steps
-    batch_size: Count = 32  # B, chunks, over all learners
-    num_learners: Count = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
+    unroll_length: Annotated[int, Field(ge=1, le=100_000)] = 20  # T, agent steps
+    batch_size: Size = 32  # B, chunks, over all learners
+    num_learners: Workers = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    learning_rate: Positive = 5e-4
+    learning_rate: LearningRate = 5e-4
     learning_rate_schedule: Schedule = "linear"  # to 0 at total_frames; late: constant for the first half
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    rmsprop_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    rmsprop_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    max_grad_norm: Positive = 40.0
-    num_tensorflow_threads: Count = 2
+    adam_beta1: Decay = 0.9
+    rmsprop_decay: Decay = 0.99
+    rmsprop_momentum: Decay = 0.0
+    max_grad_norm: Annotated[Float32, Field(gt=0, le=1e12)] = 40.0
+    num_tensorflow_threads: Workers = 2
     max_lag: Count | None = None  # updates of policy lag; queue, prefetch and weight period follow, older is dropped
-    num_prefetched_batches: Count | None = None  # by the feeder, each an update of lag; follows from max_lag, else 1
+    num_prefetched_batches: Size | None = None  # by the feeder, each an update of lag; follows from max_lag, else 1
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
 
@@ -170,36 +196,36 @@ class InferenceConfig(Model):
     """Where one network decides for all actors: acting/inference.py."""
 
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: between machines too
-    max_environments: Count = 64  # of a batch
-    timeout_seconds: Positive = 0.005  # that the first request of a batch waits for others (ga3c: nobody waits)
-    num_at_once: Count = 2  # batches that may be computed at the same time (ga3c: ga3c.num_predictors)
+    max_environments: Size = 64  # of a batch
+    timeout_seconds: Seconds = 0.005  # that the first request of a batch waits for others (ga3c: nobody waits)
+    num_at_once: Workers = 2  # batches that may be computed at the same time (ga3c: ga3c.num_predictors)
 
 
 class GA3CConfig(Model):
     """The threads around the one model: programs/ga3c.py. The defaults are those of the published code."""
 
-    num_predictors: Count = 2  # threads, at the start
-    num_trainers: Count = 2  # threads, at the start
-    num_predictions: Count = 100  # requests that may wait in the prediction queue
+    num_predictors: Workers = 2  # threads, at the start
+    num_trainers: Workers = 2  # threads, at the start
+    num_predictions: Size = 100  # requests that may wait in the prediction queue
     adjustment_seconds: NonNegative = 20.0  # between changes of the numbers of threads and agents; 0: never
 
 
 class EvaluatorConfig(Model):
     """A process that plays the newest weights now and then; the best are kept beside the latest."""
 
-    num_episodes: Annotated[int, Field(ge=0)] = 0  # of each evaluation; 0: no evaluator
-    period_seconds: Positive = 300.0  # from the start of one evaluation to the start of the next
+    num_episodes: Annotated[int, Field(ge=0, le=10**6)] = 0  # of each evaluation; 0: no evaluator
+    period_seconds: Seconds = 300.0  # from the start of one evaluation to the start of the next
     greedy: bool = False
 
 
 class PopulationConfig(Model):
     """Population-based training: programs/population.py. The defaults are those of the paper."""
 
-    size: Count = 1  # members; 1 is no population
-    burn_in_frames: Annotated[int, Field(ge=0)] = 20_000_000  # of a member, before it evolves
+    size: Workers = 1  # members; 1 is no population
+    burn_in_frames: Annotated[int, Field(ge=0, le=10**15)] = 20_000_000  # of a member, before it evolves
     period_episodes: Count = 5_000  # of a member, between its evolutions
     threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
-    spread: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0  # they begin within a factor of it, log-uniformly
-    factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
+    spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # they begin within a factor of it, log-uniformly
+    factor: Annotated[Float32, Field(gt=1, le=1e3)] = 1.2
     probability: Fraction = 1 / 3

@@ -18,7 +18,7 @@ import pydantic
 from pydantic import Field, model_validator
 
 from impala import config as config_lib
-from impala.config import ConfigError, Count, Finite, NonNegative, Positive
+from impala.config import ConfigError, Finite, Frames, LearningRate, NonNegative
 
 SWEEP, FINAL = "sweep", "final"
 
@@ -28,7 +28,7 @@ class TaskConfig(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
     scale: Annotated[list[Finite], Field(min_length=2, max_length=2)]
-    total_frames: Count | None = None
+    total_frames: Frames | None = None
 
     @model_validator(mode="after")
     def _check(self):
@@ -44,12 +44,12 @@ class GridConfig(pydantic.BaseModel):
     tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
     schemes: Annotated[list[str], Field(min_length=1)]  # corrections, or names of variants
     variants: dict[str, dict[str, Any]] = {}  # {vtrace_rho_2: {correction: vtrace, clip_rho: 2.0}}: keys of the loss
-    lags: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]  # exact, in updates
+    lags: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(min_length=1)] = [0]  # exact, in updates
     replay_fractions: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1)] = [0.0]
-    learning_rates: Annotated[list[Positive], Field(min_length=1)]
+    learning_rates: Annotated[list[LearningRate], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
-    num_best: Count = 3  # settings of the sweep that go on
-    num_seeds: Count = 5  # of each of them
+    num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that go on
+    num_seeds: Annotated[int, Field(ge=1, le=1000)] = 5  # of each of them
 
     @model_validator(mode="after")
     def _check(self):
