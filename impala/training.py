@@ -25,7 +25,7 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     """
     started = time.monotonic()
     from impala.launching import runs as runs_lib
-    from impala.programs import compose
+    from impala.programs import compose, estimates
 
     spec = compose.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
@@ -33,6 +33,7 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     _check_learners(config, threads)
     table_mb = _table_mb(config, spec)
+    estimates.check(config, spec)
     try:
         run = runs_lib.RunFolder(folder, config, restart=restart)
         try:
@@ -148,23 +149,23 @@ def _tell(line: str) -> None:
 
 def _table_mb(config, spec) -> dict[str, float]:
     """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
-    import psutil
-
+    from impala.programs import estimates
     from impala.types import chunk_spec, num_bytes
 
     chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
-    limits = [psutil.virtual_memory().total / 1e6]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
-        with contextlib.suppress(OSError, ValueError):  # "max" where there is none
-            limits.append(int(Path(path).read_text()) / 1e6)
-    budget = 0.8 * min(limits)  # learner, actors and system need some
+    budget = estimates.budget_mb()  # learner, actors and system need some
     sizes = {"replay.queue_size": config.queue_size, "replay.size": config.replay.size * bool(config.replay.fraction)}
     if sum(sizes.values()) * chunk_mb > budget:
-        key = max(sizes, key=sizes.get)
+        table = max(sizes, key=sizes.get)
+        mb, of_table = sizes[table] * chunk_mb, table
+        if table == "replay.queue_size" and config.learner.max_lag is not None:  # which the size follows from
+            of_table = "learner.max_lag"
+        key = estimates.most_unusual(config, (of_table, "learner.unroll_length", "population.size"))
+        value = config_lib.flatten(config)[key]
         raise config_lib.ConfigError([
-            f"{key}={sizes[key]}: chunks of {chunk_mb:.3f} MB may take {sizes[key] * chunk_mb:,.0f} MB of "
-            f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(budget / chunk_mb)}"
+            f"{key}={value}: chunks of {chunk_mb:.3f} MB may take {mb:,.0f} MB of "
+            f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(value * budget / mb)}"
         ])  # fmt: skip
     queue_mb, replay_mb = (size * chunk_mb for size in sizes.values())
     return dict(queue=queue_mb, replay=replay_mb)

@@ -230,3 +230,19 @@ def test_restart_moves_runs_aside_and_nothing_else(capsys, tmp_path):
     (line,) = refused(capsys, *CATCH, "--run", tmp_path, "--restart")
     assert "holds 'thesis.tex' but no run" in line
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("key, value", [
+    ("learner.unroll_length", 100_000), ("actor.num_actors", 1000), ("network.hidden_sizes", "[1000000, 1000000]"),
+])  # fmt: skip
+def test_what_memory_cannot_hold_is_refused_before_anything_starts(tmp_path, key, value):
+    code = (
+        "import sys; from impala import cli; "
+        f"status = cli.main(['train', '--config', 'configs/catch.yaml', '--run', {str(tmp_path / 'run')!r}, "
+        f"'--actor.num-environments', '10000', '--{key}', '{value}']); print(status, 'tensorflow' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout.strip() == "2 False", result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"{key}={value}: ") and "80 % of this machine's memory" in line
+    assert not (tmp_path / "run").exists()

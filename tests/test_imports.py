@@ -61,7 +61,7 @@ ONLY = {
     ("export", "programs"): {"programs.compose"},
     ("api", "programs"): {"programs.compose"},
     ("lab", "programs"): {"programs.compose"},
-    ("bench", "programs"): {"programs.compose", "programs.placements"},
+    ("bench", "programs"): {"programs.compose", "programs.estimates", "programs.placements"},
     # `impala runs` looks at checkpoints without TensorFlow.
     ("cli", "learning"): {"learning.soundness"},
     # It serves requests without a program around them.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from impala import config as config_lib
 from impala.bench import group, parts, schemes, serving, traffic, whole
-from impala.programs import compose
+from impala.programs import compose, estimates
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
@@ -92,7 +92,7 @@ def main(
 ) -> int:  # fmt: skip
     """The command `impala bench`; `names` are what the two configurations are called."""
     for one in (config, against) if against else (config,):
-        compose.check(one)
+        estimates.check(one, compose.check(one))
     if output and not output.parent.is_dir():
         raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
     result = compare(config, against) if against else measure(config)

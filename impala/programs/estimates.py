@@ -1,0 +1,154 @@
+"""What a run takes of this machine's memory, before any process starts: what cannot be held is refused in one line.
+
+Rough on purpose, and without TensorFlow: it is there for numbers that are too large by far. Every agent takes
+
+    processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors that do without
+    environments   1 MB each (Atari's 1.5), and two chunks: one that is written, one that waits for the table
+    batches        as chunks, prefetched ones included, and what the backward pass keeps of each observation in float32
+    weights        float32; six times in a learner (gradients, the optimizer's two slots, copies), twice in an actor
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from impala.config import Config, ConfigError, flatten
+from impala.types import Continuous, EnvironmentSpec, chunk_spec, num_bytes
+
+_TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
+_LEARNER_COPIES, _ACTOR_COPIES = 6, 2
+_SHARE = 0.8  # of memory; the system needs some, too
+_CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
+    "minatar": ([(16, 3, 1)], 128),
+    "shallow": ([(16, 8, 4), (32, 4, 2)], 256),
+    "nature": ([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512),
+}
+_DEFAULTS = flatten(Config.model_validate({"environment": {"name": "catch"}}))
+
+
+class Layer(NamedTuple):
+    """Parameters of a layer, and how many numbers it puts out for one observation."""
+
+    parameters: int
+    outputs: int
+
+
+class Part(NamedTuple):
+    """What takes memory, how much, and the keys that multiply it."""
+
+    what: str
+    mb: float
+    keys: tuple[str, ...]
+
+
+def budget_mb() -> float:
+    """Returns how much memory of this machine, or of its container, a run may take."""
+    import psutil
+
+    limits = [psutil.virtual_memory().total / 1e6]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
+        with contextlib.suppress(OSError, ValueError):  # "max" where there is none
+            limits.append(int(Path(path).read_text()) / 1e6)
+    return _SHARE * min(limits)
+
+
+def check(config: Config, spec: EnvironmentSpec) -> None:
+    """Raises ConfigError where processes, environments, batches and weights, the tables aside, cannot be held."""
+    parts, budget = list(_parts(config, spec)), budget_mb()
+    total = sum(part.mb for part in parts)
+    if total > budget:
+        part = max(parts, key=lambda part: part.mb)
+        key = most_unusual(config, part.keys)
+        value, grows_mb = flatten(config)[key], sum(one.mb for one in parts if key in one.keys)
+        most = int(value * (budget - total + grows_mb) / grows_mb) if isinstance(value, int) else 0
+        expected = f"at most about {most}" if most > 0 else "less"
+        shown = list(value) if isinstance(value, tuple) else value
+        raise ConfigError([
+            f"{key}={shown}: {part.what} may take {part.mb:,.0f} MB, and the run {total:,.0f} MB of {budget:,.0f}, "
+            f"80 % of this machine's memory; expected {expected}"
+        ])  # fmt: skip
+
+
+def most_unusual(config: Config, keys: tuple[str, ...]) -> str:
+    """Returns the key whose value is the most times its default."""
+    values = flatten(config)
+    size = {key: sum(value) if isinstance(value := values[key], tuple) else value or 0 for key in keys}
+    usual = {key: sum(value) if isinstance(value := _DEFAULTS[key], tuple) else value or 1 for key in keys}
+    return max(keys, key=lambda key: size[key] / usual[key])
+
+
+def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
+    """Yields the network's layers, from torso to heads."""
+    network, shape = config.network, spec.observation.shape
+    if network.torso == "mlp":
+        features = math.prod(shape) * spec.num_stacked
+        sizes = network.hidden_sizes
+    elif network.torso == "resnet":
+        *convolutions, (_, features) = _residual(shape, spec.num_stacked)
+        yield from convolutions
+        sizes = (256,)
+    else:
+        convolutions, units = _CONVOLUTIONS[network.torso]
+        (height, width, *channels), sizes = shape, (units,)
+        inputs = channels[0] if channels else spec.num_stacked
+        for outputs, size, stride in convolutions:
+            height, width = (max(1, (edge - size) // stride + 1) for edge in (height, width))
+            yield Layer((size * size * inputs + 1) * outputs, features := height * width * outputs)
+            inputs = outputs
+    for units in sizes:
+        yield Layer((features + 1) * units, units)
+        features = units
+    num_actions = spec.actions.num_parameters
+    if network.core == "lstm":
+        units = network.core_size
+        num_fed = spec.actions.num_dimensions if isinstance(spec.actions, Continuous) else num_actions
+        yield Layer(4 * units * (features + num_fed + 1 + units + 1), 6 * units)
+        features = units
+    yield Layer((features + 1) * (num_actions + 1), num_actions + 1)
+
+
+def _residual(shape, inputs: int) -> Iterator[Layer]:
+    """The ResNet's sections: a convolution, a max-pool, four more; the last item is what is left of a frame."""
+    height, width = shape[:2]
+    for channels in (16, 32, 32):
+        yield Layer((9 * inputs + 1) * channels, height * width * channels)
+        height, width, inputs = math.ceil(height / 2), math.ceil(width / 2), channels
+        yield Layer(4 * (9 * channels + 1) * channels, 10 * height * width * channels)
+    yield Layer(0, height * width * channels)
+
+
+def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
+    learner, actor, members = config.learner, config.actor, config.population.size
+    network = list(layers(config, spec))
+    chunk_mb = num_bytes(chunk_spec(spec, learner.unroll_length, config.network.core_state_shape)) / 1e6
+    has_weights = config.program == "impala"  # in the actors
+    num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
+    num_others = members * (bool(config.evaluator.num_episodes) + has_weights * learner.num_learners) + 1
+    of_actors = num_actors * (_TENSORFLOW_MB if has_weights else _STEPPER_MB)
+    yield Part(
+        "processes", _TENSORFLOW_MB * (num_learners + num_others) + of_actors,
+        ("actor.num_actors", "learner.num_learners", "population.size"),
+    )  # fmt: skip
+    yield Part(
+        "environments", num_actors * actor.num_environments * (_ENVIRONMENT_MB + 2 * chunk_mb),
+        ("actor.num_environments", "actor.num_actors", "learner.unroll_length", "population.size"),
+    )  # fmt: skip
+    sizes = ("network.core_size",) if config.network.core == "lstm" else ()
+    sizes += ("network.hidden_sizes",) if config.network.torso == "mlp" else ()
+    num_kept = 2 * math.prod(spec.observation.shape) * spec.num_stacked + 2 * sum(one.outputs for one in network)
+    num_at_once = learner.batch_size * (learner.unroll_length + 1)
+    if not has_weights:  # batches that are decided
+        num_at_once += learner.num_learners * config.inference.max_environments
+    batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
+    yield Part(
+        "batches", members * (batches_mb + num_at_once * num_kept * 4 / 1e6),
+        ("learner.batch_size", "learner.unroll_length", "learner.num_prefetched_batches", "inference.max_environments",
+         "population.size", *sizes),
+    )  # fmt: skip
+    copies = _LEARNER_COPIES * num_learners + _ACTOR_COPIES * (num_actors * has_weights + num_others)
+    yield Part(
+        "weights", copies * sum(one.parameters for one in network) * 4 / 1e6,
+        (*sizes, "actor.num_actors", "learner.num_learners", "population.size"),
+    )  # fmt: skip

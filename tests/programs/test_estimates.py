@@ -1,0 +1,87 @@
+"""The estimate counts parameters as the network does, passes what is shipped, and names the key that is too large."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from impala import config as config_lib
+from impala import training
+from impala.programs import compose, estimates
+from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec
+
+ROOT = Path(__file__).parents[2]
+PONG = EnvironmentSpec("atari:pong", ArraySpec((84, 84), "uint8"), Discrete(6), num_stacked=4, frames_per_step=4)
+BOARD = EnvironmentSpec("minatar:breakout", ArraySpec((10, 10, 4), "float32"), Discrete(3))
+VECTOR = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), Continuous(1))
+
+
+def build(spec, **overrides):
+    overrides = {key.replace("__", "."): value for key, value in overrides.items()}
+    return config_lib.build({}, {"environment.name": spec.name, "loss.correction": "vtrace"} | overrides)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize(
+    "torso, spec", [("mlp", VECTOR), ("minatar", BOARD), ("shallow", PONG), ("nature", PONG), ("resnet", PONG)]
+)
+def test_parameters_are_those_of_the_network(torso, spec, core):
+    config = build(spec, network__torso=torso, network__core=core, network__core_size=32, network__hidden_sizes=[24, 8])
+    network = compose.make_network(config, spec)
+    expected = sum(math.prod(variable.shape) for variable in network.trainable_variables)
+    assert sum(layer.parameters for layer in estimates.layers(config, spec)) == expected
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
+    monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 8000)
+    config = config_lib.load(path)
+    spec = {"minatar": BOARD, "shallow": PONG}.get(config.network.torso, VECTOR)
+    estimates.check(config, spec)
+    training._table_mb(config, spec)
+
+
+@pytest.mark.parametrize("key, value, what", [
+    ("actor.num_actors", 1000, "processes"),
+    ("learner.num_learners", 32, "processes"),
+    ("population.size", 64, "processes"),
+    ("actor.num_environments", 100_000, "environments"),
+    ("learner.batch_size", 100_000, "batches"),
+    ("learner.unroll_length", 5_000, "batches"),
+    ("learner.num_prefetched_batches", 10_000, "batches"),
+    ("network.core_size", 100_000, "weights"),
+    ("network.hidden_sizes", [1_000_000, 1_000], "weights"),
+])  # fmt: skip
+def test_the_key_that_is_too_large_is_named(monkeypatch, key, value, what):
+    monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 8000)
+    overrides = {"network.torso": "mlp" if key == "network.hidden_sizes" else "shallow", "replay.queue_size": 10**6, key: value}
+    overrides |= {"network.core": "lstm"} if key == "network.core_size" else {}
+    config = config_lib.build({"environment": {"name": "atari:pong"}}, overrides)
+    with pytest.raises(config_lib.ConfigError) as caught:
+        estimates.check(config, PONG)
+    (line,) = caught.value.lines
+    assert line.startswith(f"{key}={value}: {what} may take ") and "80 % of this machine's memory; expected " in line
+    if key in ("learner.unroll_length", "learner.num_prefetched_batches", "actor.num_actors"):  # it says what can be held
+        less = int(0.9 * int(line.rpartition(" ")[2]))
+        estimates.check(config_lib.build({"environment": {"name": "atari:pong"}}, overrides | {key: less}), PONG)
+
+
+def test_one_more_does_not_fit(monkeypatch):
+    config = build(PONG, actor__num_actors=10)
+    needed = sum(part.mb for part in estimates._parts(config, PONG))
+    monkeypatch.setattr(estimates, "budget_mb", lambda: needed + 1)
+    estimates.check(config, PONG)
+    with pytest.raises(config_lib.ConfigError, match="actor.num_actors=11: processes .* expected at most about 10"):
+        estimates.check(build(PONG, actor__num_actors=11), PONG)
+
+
+@pytest.mark.parametrize("overrides, expected", [
+    ({"learner__unroll_length": 100_000}, r"learner.unroll_length=100000: chunks of 70\d.* expected at most \d+"),
+    ({"replay__queue_size": 10**6}, "replay.queue_size=1000000: chunks of 0.1"),
+    ({"learner__max_lag": 10**6}, "learner.max_lag=1000000: chunks of 0.1"),
+    ({"population__size": 1024}, "population.size=1024: chunks of"),
+])  # fmt: skip
+def test_tables_name_what_makes_them_large(monkeypatch, overrides, expected):
+    monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 4000)
+    with pytest.raises(config_lib.ConfigError, match=expected):
+        training._table_mb(build(PONG, **overrides), PONG)
