@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import stat
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,10 @@ for _class in (_Loader, _Dumper):
     )
 
 _MAX_FILE_BYTES = 1 << 16
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}  # fmt: skip
 
 
 def _parse(text: str) -> Any:
@@ -54,10 +59,11 @@ def read_yaml(path: str | Path) -> dict:
     """Reads a mapping from a YAML file. Raises ConfigError with one line when it cannot."""
     path = Path(str(path))  # on the command line, --config 5 is a number
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ConfigError(
-                [f"{path}: {path.stat().st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"]
-            )
+        status = path.stat()
+        if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):  # not opened: a pipe that nobody writes to never opens
+            raise ConfigError([f"--config {path}: is {kind}; expected a regular file"])
+        if status.st_size > _MAX_FILE_BYTES:
+            raise ConfigError([f"{path}: {status.st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
         data = _parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
