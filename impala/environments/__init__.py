@@ -8,6 +8,7 @@ register it with gymnasium and give its id.
 
 import difflib
 import importlib
+import re
 
 from impala.types import Environment
 
@@ -65,12 +66,30 @@ def check_name(name: str) -> str | None:
         return None
     import gymnasium
 
-    known = list(gymnasium.registry)
-    return None if name in known or ":" in name else _unknown(name, [*known, *OWN])
+    registered = gymnasium.registry.get(name)
+    if registered is None or str(registered.entry_point).startswith("ale_py"):  # its ids are known once it is imported
+        if game := _atari_game(name):
+            return f"environment.name: {name!r} is played by its game's name here; expected atari:{game}"
+    others = [known for known in gymnasium.registry if not known.startswith("ALE/")]
+    return None if registered or ":" in name else _unknown(name, [*others, *OWN])
+
+
+_ATARI_ID = re.compile(r"(?:ALE/)?([A-Za-z0-9_]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
+
+
+def _atari_game(name: str) -> str | None:
+    """Returns the game that a name of gymnasium's means, like ALE/Pong-v5, PongNoFrameskip-v4 or Pong-ram-v0."""
+    from ale_py import roms
+
+    games = {game.replace("_", ""): game for game in roms.get_all_rom_ids()}  # space_invaders is SpaceInvaders there
+    meant = _ATARI_ID.fullmatch(name)
+    return meant and games.get(meant[1].replace("_", "").lower())
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.7)
     expected = f"atari:<game>, minatar:<game>, {', '.join(OWN)} or a gymnasium id"
+    hint = f"; did you mean {near[0]}?" if near else ""
+    if not near and name not in OWN and re.search(r"-v\d+$", name):  # an id like one of gymnasium's, of somebody else's
+        hint = f", one of another package with the module that registers it: my_package.my_module:{name}"
     return f"environment.name: {name!r} is unknown; expected {expected}{hint}"

@@ -207,3 +207,27 @@ def test_names_are_checked_fast_and_without_tensorflow():
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=60)
     assert time.monotonic() - started < 15  # about 0.5 s; TensorFlow alone takes 5 s and more
+
+
+@pytest.mark.parametrize(
+    "name, game",
+    [
+        ("ALE/Pong-v5", "pong"), ("PongNoFrameskip-v4", "pong"), ("PongDeterministic-v4", "pong"), ("Pong-v4", "pong"),
+        ("Pong-ram-v0", "pong"), ("Pong-ramNoFrameskip-v4", "pong"), ("pong", "pong"), ("ALE/MsPacman-v5", "ms_pacman"),
+        ("SpaceInvadersNoFrameskip-v4", "space_invaders"), ("UpNDown-v4", "up_n_down"), ("TicTacToe3D-v5", "tic_tac_toe_3d"),
+    ],
+)  # fmt: skip
+def test_gymnasiums_names_of_atari_games_lead_to_ours(name, game):
+    for _ in range(2):  # the first look imports ale_py, which registers some of them
+        assert environments.check_name(name).endswith(f"{name!r} is played by its game's name here; expected atari:{game}")
+    assert environments.check_name(f"atari:{game}") is None
+
+
+def test_an_id_of_another_package_is_led_to_the_module_that_registers_it():
+    line = environments.check_name("MiniGrid-Empty-5x5-v0")
+    assert line.endswith("with the module that registers it: my_package.my_module:MiniGrid-Empty-5x5-v0")
+    assert "did you mean" not in line
+    assert environments.check_name("minigrid:MiniGrid-Empty-5x5-v0") is None
+    assert environments.check_name("CartPole-v9").endswith("did you mean CartPole-v1?")
+    assert "did you mean" not in environments.check_name("ALE/Pnog-v5")
+    assert environments.check_name("Blackjack-v1") is None  # registered, and an Atari game besides
