@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except config_lib.ConfigError as error:
         for line in error.lines:
             print(line, file=sys.stderr)
-        return 2
+        return error.status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -9,11 +9,19 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run: one line per error in `lines`."""
+    """A configuration that cannot run: one line per error in `lines`; a command that meets it ends with `status`."""
+
+    status = 2
 
     def __init__(self, lines: Iterable[str]):
         self.lines = [" ".join(line.splitlines()) for line in lines]
         super().__init__("\n".join(self.lines))
+
+
+class NoAnswer(ConfigError):
+    """What was asked, an environment say, did not answer in time; it may the next time."""
+
+    status = 75
 
 
 _REPR = reprlib.Repr()

@@ -9,6 +9,7 @@ register it with gymnasium and give its id.
 import difflib
 import importlib
 import re
+import warnings
 
 from impala.types import Environment
 
@@ -43,6 +44,15 @@ def make(
     from impala.environments import gymnasium_environment
 
     return gymnasium_environment.Gymnasium(name, num_environments=num_environments, with_picture=with_picture)
+
+
+def fault(environment: Environment) -> str | None:
+    """Plays a few steps; returns the first field that is not as the environment announced it, or None."""
+    from impala.environments import trials
+
+    with warnings.catch_warnings():  # gymnasium warns of the same in several lines
+        warnings.simplefilter("ignore")
+        return trials.fault(environment)
 
 
 def check_name(name: str) -> str | None:

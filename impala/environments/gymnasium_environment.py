@@ -9,6 +9,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
+from impala.environments import trials
 from impala.environments.boundaries import Boundaries
 from impala.types import Actions, ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Step
 
@@ -47,6 +48,27 @@ class Gymnasium:
         observation, reward, terminated, truncated, _ = self._result
         return self._boundaries.step(self._observe(observation), reward, terminated, truncated)
 
+    def fault(self, num_steps: int) -> str | None:
+        """Plays the first environment alone; returns what it does not return as its spaces and gymnasium say, or None.
+
+        Copies are stacked into arrays of the announced kind, which says less, or nothing.
+        """
+        environment = self._environment.envs[0]
+        environment.action_space.seed(0)
+        observation, _ = environment.reset(seed=0)
+        for _ in range(num_steps):
+            if found := _misfit(environment.observation_space, observation):
+                return found
+            observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+            found = (
+                trials.fault_of_array("reward", reward, np.shape(reward) if np.size(reward) == 1 else (), np.float32)
+                or trials.fault_of_array("terminated", terminated, (), np.int64)
+                or trials.fault_of_array("truncated", truncated, (), np.int64)
+            )
+            if found or terminated or truncated:
+                return found or _misfit(environment.observation_space, observation)
+        return _misfit(environment.observation_space, observation)
+
     def picture(self) -> np.ndarray:
         """Returns the first environment as it draws itself, RGB [H, W, 3]; for those made `with_picture`.
 
@@ -63,6 +85,14 @@ class Gymnasium:
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _misfit(space, observation) -> str | None:
+    """Returns how an observation differs in kind from what its space announces; bounds may be left."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        is_one = np.size(observation) == 1 and space.contains(np.asarray(observation).reshape(()).item())
+        return None if is_one else f"observation is {observation!r}; expected one of {space}"
+    return trials.fault_of_array("observation", observation, space.shape, space.dtype)
 
 
 def _observations(space) -> tuple[ArraySpec | None, Callable]:

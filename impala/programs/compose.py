@@ -2,11 +2,14 @@
 
 import functools
 import inspect
+import queue
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
+from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig, NoAnswer
 from impala.types import Discrete, EnvironmentSpec, Origin
 
 
@@ -26,9 +29,12 @@ def make_environment(
 def check(config: Config) -> EnvironmentSpec:
     """Returns the environments' description, after what a model cannot check: what exists here and fits together.
 
+    Every environment is played for a few steps, by a thread of its own, since it may be anybody's and may hang.
+
     Raises:
-      ConfigError: an environment is unknown or cannot be made, several are not alike, the torso does not take their
-        observations, or the correction their actions.
+      ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
+        alike, the torso does not take their observations, or the correction their actions.
+      NoAnswer: an environment did not come back within `liveness_seconds`.
     """
     from impala import environments
 
@@ -36,16 +42,60 @@ def check(config: Config) -> EnvironmentSpec:
     if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
         raise ConfigError(problems)
     for index, name in enumerate(tasks):
-        try:
-            environment = make_environment(config, task=index)
-        except Exception as error:
-            raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
-        environment.close()
-        specs.append(environment.spec)
+        specs.append(_in_time(
+            functools.partial(_try_environment, config, index), config.liveness_seconds,
+            f"environment.name: {name!r} is silent for {config.liveness_seconds:g} s, liveness_seconds, where it is "
+            "made and played for a few steps; expected an answer",
+        ))  # fmt: skip
     _check_alike(specs)
     _check_torso(config.network.torso, specs[0])
     _check_actions(config.loss.correction, specs[0])
     return specs[0]._replace(name=", ".join(tasks))
+
+
+def _try_environment(config: Config, task: int) -> EnvironmentSpec:
+    from impala import environments
+
+    name = config.environment.tasks[task]
+    try:
+        environment = make_environment(config, task=task)
+    except Exception as error:
+        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+    try:
+        fault = environments.fault(environment)
+    except Exception as error:
+        raise ConfigError([f"environment.name: {name!r} fails where it is played: {_told(error)}"]) from None
+    finally:
+        environment.close()
+    if fault:
+        raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
+    return environment.spec
+
+
+def _told(error: Exception) -> str:
+    """Returns an error and the line that raised it: the environment is its user's to mend."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+
+
+def _in_time(call: Callable, seconds: float, message: str):
+    """Returns what `call` does, or raises NoAnswer; a thread that hangs is left behind and ends with the process."""
+    outcome: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run():
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    threading.Thread(target=run, name="trial", daemon=True).start()
+    try:
+        result, error = outcome.get(timeout=seconds)
+    except queue.Empty:
+        raise NoAnswer([message]) from None
+    if error:
+        raise error
+    return result
 
 
 def _check_alike(specs: list[EnvironmentSpec]) -> None:
