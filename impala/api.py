@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from impala import config as config_lib
-from impala import lockstep
+from impala import environments, lockstep
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
 from impala.programs import compose
@@ -39,10 +39,32 @@ class Evaluation(NamedTuple):
     scores: list[float]
 
 
+def _name_of(environment) -> str:
+    if isinstance(environment, str):
+        return environment
+    from impala.environments import handed_in
+
+    try:
+        return handed_in.name_of(environment)
+    except ValueError as error:
+        raise config_lib.ConfigError([f"Impala: {error}"]) from None
+
+
+def _not_of_this_process(name: str) -> str | None:
+    """Returns what is wrong with the name of an environment that was handed in, to another process perhaps."""
+    from impala.environments import handed_in
+
+    if name.startswith(handed_in.PREFIX) and environments.check_name(name):
+        return f"its environment, {name!r}, was handed in as a class or a function, which no file holds"
+    return None
+
+
 class Impala:
-    """An IMPALA agent for `environment`: `atari:<game>`, `minatar:<game>`, one of `environments.OWN` or a gymnasium id.
+    """An IMPALA agent for `environment`.
 
     Args:
+      environment: `atari:<game>`, `minatar:<game>`, one of `environments.OWN`, a gymnasium id; or a `gymnasium.Env`
+        class, a function that makes one, or what `gymnasium.make` made. Copies are made and stepped in this process.
       correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`.
       lag: updates by which the acting weights are older than the learning ones; exact.
       seed: same seed, same agent.
@@ -52,7 +74,8 @@ class Impala:
       ConfigError: the environment or a key is unknown, or a value is out of range.
     """
 
-    def __init__(self, environment: str, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
+    def __init__(self, environment, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
+        environment = _name_of(environment)
         defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
         config = config_lib.build({}, defaults | chosen | (overrides or {}))
@@ -108,21 +131,31 @@ class Impala:
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> "Impala":
+    def load(cls, path: str | Path, environment=None) -> "Impala":
         """Returns the agent that `save` wrote to `path`, or the newest of a run, ready to play or to learn on.
 
         A damaged checkpoint of a run is passed over for the one before, and said so.
 
+        Args:
+          environment: the class or function that the agent was made with, if it was one: files hold names only.
+
         Raises:
-          ConfigError: there is no agent at `path`.
-          NoSoundCheckpoint: there is, and it is damaged.
+          ConfigError: there is no agent at `path`, or its environment has to be handed in again.
+          NoSoundCheckpoint: there is one, and it is damaged.
+          OtherNetwork: its environment has other observations or actions.
         """
         path = Path(path)
         if not any((path / "checkpoints").glob("[0-9]*")):
             raise config_lib.ConfigError([f"{path}: holds no agent; expected a folder that Impala.save wrote"])
         state = checkpoints.read_state(path / "checkpoints") or {}  # the network is made with it
         agent = cls.__new__(cls)
-        agent._begin(config_lib.load(path / "config.yaml"), state.get("lag", 0))
+        config = config_lib.load(path / "config.yaml")
+        if environment is not None:
+            config = config_lib.build(config.model_dump(by_alias=True), {"environment.name": _name_of(environment)})
+        if problem := _not_of_this_process(config.environment.name):
+            raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
+        compose.check(config)
+        agent._begin(config, state.get("lag", 0))
         # A process may train there: what is damaged is its to rename.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
         agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]

@@ -1,0 +1,113 @@
+"""`Impala(…)` takes environments as other libraries do: a class, a function, one of gymnasium's making."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from impala import Impala
+from impala.config import ConfigError
+from impala.environments import handed_in
+from impala.environments.catch import Catch
+from impala.learning import checkpoints
+
+
+class Guess(gymnasium.Env):
+    """Guess the bit that is shown; an episode is one guess."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (2,), np.float32), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward=1.0):
+        self._reward = reward
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._bit = int(self.np_random.integers(2))
+        return np.eye(2, dtype=np.float32)[self._bit], {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), self._reward * (action == self._bit), True, False, {}
+
+
+class Wider(Guess):
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, True, False, {}
+
+
+def line_of(call):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    (line,) = caught.value.lines
+    return line
+
+
+def test_a_class_is_learned():
+    agent = Impala(Guess).learn(total_steps=10_000)
+    assert agent.evaluate(episodes=30, greedy=True).mean > 0.9
+    assert Impala(Guess).config.environment.name == agent.config.environment.name == "handed-in/Guess-v0"
+
+
+def test_a_function_makes_every_copy_anew():
+    made = []
+
+    def make():
+        made.append(gymnasium.wrappers.TimeLimit(Guess(reward=3.0), 10))
+        return made[-1]
+
+    agent = Impala(make).learn(total_steps=640)
+    assert len(made) >= agent.config.learner.batch_size and len(set(map(id, made))) == len(made)
+    assert set(agent.evaluate(episodes=30).scores) == {0.0, 3.0}
+
+
+def test_functions_of_one_name_are_told_apart():
+    names = {Impala(lambda reward=reward: Guess(reward)).config.environment.name for reward in (1.0, 2.0)}
+    assert len(names) == 2
+
+
+def test_one_of_gymnasiums_making_is_made_again_from_its_spec():
+    assert Impala(gymnasium.make("CartPole-v1")).config.environment.name == "CartPole-v1"
+    short = Impala(gymnasium.make("CartPole-v1", max_episode_steps=7)).learn(total_steps=640)
+    assert max(short.evaluate(episodes=20).scores) == 7.0
+
+
+@pytest.mark.parametrize("environment, expected", [
+    (lambda: Guess(), "got one Guess, of which no copies can be made; expected what makes one: Impala(Guess)"),
+    (lambda: gymnasium.make_vec("CartPole-v1", num_envs=2), "expected a name, a gymnasium.Env class, or a function"),
+    (lambda: Catch(num_environments=4), "expected it in Lockstep(environments=[…])"),
+    (lambda: 5, "Impala: got int; expected a name, a gymnasium.Env class, or a function that makes one"),
+    (lambda: dict, "cannot be made: The environment must inherit from the gymnasium.Env class"),
+    (lambda: gymnasium.make("ale_py:ALE/Pong-v5"), "expected atari:pong"),
+])  # fmt: skip
+def test_what_cannot_be_played_is_one_line(environment, expected):
+    assert expected in line_of(lambda: Impala(environment()))
+
+
+def test_an_agent_of_a_class_is_saved_and_loaded_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(handed_in, "_made_by", {})
+    gymnasium.registry.pop("handed-in/Guess-v0", None)
+    agent = Impala(Guess).learn(total_steps=640)
+    agent.save(tmp_path / "agent")
+    loaded = Impala.load(tmp_path / "agent").learn(total_steps=320)
+    gymnasium.registry.pop(handed_in._made_by.popitem()[0])  # as in another process
+    assert "was handed in as a class or a function, which no file holds; expected Impala.load(" in line_of(
+        lambda: Impala.load(tmp_path / "agent")
+    )
+    loaded = Impala.load(tmp_path / "agent", Guess)
+    for one, other in zip(agent.network.trainable_variables, loaded.network.trainable_variables):
+        np.testing.assert_array_equal(one, other)
+    assert len(loaded.evaluate(episodes=4).scores) == 4
+
+
+def test_an_agent_of_another_environment_is_refused(tmp_path):
+    Impala(Guess).save(tmp_path / "agent")
+    with pytest.raises(checkpoints.OtherNetwork, match=r"saved \[2, 64\], now \[3, 64\]"):
+        Impala.load(tmp_path / "agent", Wider)
+
+
+def test_ids_are_valid_whatever_a_function_is_called():
+    for name, expected in {"<lambda>": "lambda", "MyEnv-v3": "MyEnv", "…": "environment"}.items():
+        assert handed_in._registered(name, lambda: Guess()).startswith(f"handed-in/{expected}-v")
