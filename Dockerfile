@@ -5,7 +5,7 @@ WORKDIR /impala
 # The packages first: this layer is rebuilt only when one of these changes, not with every edit of the code.
 COPY pyproject.toml constraints.txt LICENSE Makefile ./
 COPY scripts scripts
-RUN mkdir impala && touch impala/__init__.py && make venv
+RUN mkdir impala && touch impala/__init__.py README.md && make venv
 COPY . .
 RUN make venv
 ENTRYPOINT ["/impala/.venv/bin/impala"]

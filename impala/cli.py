@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala import config as config_lib
+from impala.config import shipped
 
 _SHORT_KEYS = {"num_learners": "learner.num_learners"}
+_SHIPPED = {"train": shipped.trainings, "bench": shipped.trainings, "compare": shipped.grids}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,8 +45,9 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         one.set_defaults(command=command, name=name)
         return one
 
-    one = add(train, "--config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]")
-    one.add_argument("--config", metavar="FILE", help="like configs/pong.yaml")
+    one = add(train, "WORD | --config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]")
+    one.add_argument("--list", action="store_true", help="names the shipped configurations, each a WORD, and ends")
+    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
     one.add_argument("--restart", action="store_true", help="moves an existing run aside and begins anew")
     one.add_argument("--threads", action="store_true", help="all nodes in one process, for debugging")
@@ -61,8 +64,9 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--output", metavar="DIR", type=Path, help="RUN/export if not given")
 
-    one = add(compare, "--config FILE [--output DIR] [--workers N] [--KEY VALUE …]")
-    one.add_argument("--config", metavar="FILE", required=True, help="a grid, like configs/lab/corrections.yaml")
+    one = add(compare, "WORD | --config FILE [--output DIR] [--workers N] [--KEY VALUE …]")
+    one.add_argument("--list", action="store_true", help="names the shipped grids, each a WORD, and ends")
+    one.add_argument("--config", metavar="FILE", help="a grid of your own, instead of a shipped one's WORD")
     one.add_argument("--output", metavar="DIR", type=Path, help="docs/results/ and the file's name if not given")
     one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
 
@@ -71,11 +75,11 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--output", metavar="FILE", type=Path, help="curves.png in the first run if not given")
 
     one = add(
-        bench, "[--config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]",
-        epilog="The keys are those of impala train --help.",
+        bench, "[WORD | --config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]",
+        epilog="The keys are those of impala train --help, the words those of impala train --list.",
     )  # fmt: skip
     one.add_argument("--config", metavar="FILE", help="Pong as in configs/pong.yaml if not given")
-    one.add_argument("--against", metavar="FILE", help="runs this program and that one in turn instead")
+    one.add_argument("--against", metavar="FILE", help="or a WORD; runs this program and that one in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
 
     one = add(runs, "[DIR]")
@@ -122,11 +126,19 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     if not arguments[0].startswith("-") and arguments[0] not in commands:
         name = arguments[0]
         raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
+    line, word = shlex.join(["impala", *arguments]), None
+    if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
+        word = arguments.pop(1)  # argparse would take a key's value for it
     try:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit:  # after --help
         return None, []
-    options.line = shlex.join(["impala", *arguments])
+    options.line, options.word = line, word
+    if word is not None:
+        if options.config is not None:
+            both = f"{word} --config {options.config}"
+            raise config_lib.ConfigError([f"impala {options.name} {both}: expected one of the two"])
+        options.config = str(shipped.path_of(word, _SHIPPED[options.name](), "--config"))
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
     if options.command in (train, compare, bench):  # the rest are keys, except for what looks like an option mistyped
@@ -161,14 +173,29 @@ def _configuration(path: str | None, rest: list[str], default: dict) -> config_l
     return config_lib.load(path, overrides) if path else config_lib.build(default, overrides)
 
 
+def _print_shipped(command: str) -> int:
+    print("\n".join(shipped.listed(_SHIPPED[command]())))
+    return 0
+
+
+def _nothing_named(command: str, word: str) -> config_lib.ConfigError:
+    return config_lib.ConfigError([
+        f"impala {command}: nothing named; expected a shipped configuration, like impala {command} {word} "
+        f"(impala {command} --list names them), or --config FILE"
+    ])  # fmt: skip
+
+
 def train(options: argparse.Namespace, rest: list[str]) -> int:
     """trains; resumes when the run folder holds a checkpoint"""
+    if options.list:
+        return _print_shipped("train")
     if options.config is None and "environment.name" not in config_lib.parse_overrides(rest):
-        raise config_lib.ConfigError(["--config: missing; expected a file like configs/pong.yaml"])
+        raise _nothing_named("train", "pong")
     config = _configuration(options.config, rest, {})
     from impala import training
 
-    folder = options.run or Path("runs") / (Path(options.config).stem if options.config else "run")
+    name = options.word.replace("/", "_") if options.word else Path(options.config or "run").stem
+    folder = options.run or Path("runs") / name
     return training.main(
         config, folder, restart=options.restart, profile=options.profile, threads=options.threads
     )
@@ -192,6 +219,10 @@ def export(options: argparse.Namespace, rest: list[str]) -> int:
 
 def compare(options: argparse.Namespace, rest: list[str]) -> int:
     """trains the lab's grid of corrections; resumes; writes results.csv, a table, figures"""
+    if options.list:
+        return _print_shipped("compare")
+    if options.config is None:
+        raise _nothing_named("compare", "lag")
     from impala.lab import compare as compare_lib
 
     overrides = config_lib.parse_overrides(rest)
@@ -212,8 +243,11 @@ def bench(options: argparse.Namespace, rest: list[str]) -> int:
     from impala import bench as bench_lib
 
     config = _configuration(options.config, rest, bench_lib.DEFAULT)
-    against = config_lib.load(options.against) if options.against else None
-    names = [options.config or "this", options.against]
+    path = options.against
+    if path and not Path(path).exists() and "/" not in path and not path.endswith(".yaml"):
+        path = shipped.path_of(path, shipped.trainings(), "--against")
+    against = config_lib.load(path) if path else None
+    names = [options.word or options.config or "this", options.against]
     return bench_lib.main(config, against, names=names, output=options.json)
 
 

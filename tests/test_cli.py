@@ -61,7 +61,7 @@ def refused(capsys, *arguments):
          "learner.num_learners=2: weighted_is compares the chunks of a whole batch, of which each learner has a share; expected another loss.correction, or 1 learner"),
         (["--num-learners", "2", "--threads"],
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
-        (["--run"], "impala train: --run: expected one argument; expected impala train --config FILE [--run DIR] "
+        (["--run"], "impala train: --run: expected one argument; expected impala train WORD | --config FILE [--run DIR] "
          "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
@@ -114,7 +114,7 @@ def test_all_errors_at_once(capsys):
 
 @pytest.mark.parametrize(
     "arguments", [["trian"], ["evaluate"], ["evaluate", "nowhere"], ["plot"], ["plot", "nowhere"], ["runs", "nowhere"],
-                  ["train"], ["train", "--config", "configs/pnog.yaml"]],
+                  ["train"], ["compare"], ["train", "--config", "configs/pnog.yaml"]],
 )  # fmt: skip
 def test_wrong_commands(capsys, arguments):
     assert len(refused(capsys, *arguments)) == 1
@@ -246,3 +246,44 @@ def test_what_memory_cannot_hold_is_refused_before_anything_starts(tmp_path, key
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"{key}={value}: ") and "80 % of this machine's memory" in line
     assert not (tmp_path / "run").exists()
+
+
+def listed(capsys, command):
+    assert cli.main([command, "--list"]) == 0
+    return dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+
+
+def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
+    files = {path.relative_to("configs").with_suffix("").as_posix() for path in Path("configs").rglob("*.yaml")}
+    trainings, grids = listed(capsys, "train"), listed(capsys, "compare")
+    assert trainings.keys() | {f"lab/{word}" for word in grids} == files and not trainings.keys() & grids.keys()
+    assert grids.keys() == {"corrections", "lag", "lag_values"} and {"pong", "catch", "lab/catch"} < trainings.keys()
+    assert trainings["pong"] == "Pong on two cores." and all(len(text) <= 110 for text in (trainings | grids).values())
+    for word in trainings:
+        shipped = config_lib.shipped.path_of(word, config_lib.shipped.trainings(), "--config")
+        assert config_lib.load(shipped) == config_lib.load(f"configs/{word}.yaml")
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["train", "pnog"], "pnog: no shipped configuration; did you mean pong?"),
+    (["compare", "lga"], "lga: no shipped configuration; did you mean lag?"),
+    (["bench", "catch", "--against", "sede_catch"], "sede_catch: no shipped configuration; did you mean seed_catch?"),
+    (["train", "zzz"], "zzz: no shipped configuration; expected one that --list names, or --config FILE"),
+    (["train", "configs/pong.yaml"], "configs/pong.yaml: no shipped configuration; did you mean --config configs/pong.yaml?"),
+    (["train", "--config", "pong"], "--config pong: No such file or directory; did you mean the shipped one, pong without --config?"),
+    (["train", "pong", "--config", "x"], "impala train pong --config x: expected one of the two"),
+    (["train"], "impala train: nothing named; expected a shipped configuration, like impala train pong (impala train --list names them), or --config FILE"),
+    (["compare"], "impala compare: nothing named; expected a shipped configuration, like impala compare lag (impala compare --list names them), or --config FILE"),
+    (["train", "catch", "--seed", "-1"], "seed: got -1; input should be greater than or equal to 0"),
+    (["train", "--seed", "5", "catch"], "catch: expected an option like --learner.learning-rate 3e-4"),
+])  # fmt: skip
+def test_words_of_shipped_configurations(capsys, arguments, expected):
+    assert refused(capsys, *arguments) == [expected]
+
+
+def test_a_word_names_the_run(monkeypatch, capsys):
+    folders = []
+    monkeypatch.setattr(training, "main", lambda config, folder, **_: folders.append(str(folder)) or 0)
+    for arguments in (["catch"], ["lab/catch"], ["--config", "configs/lab/catch.yaml"], ["--environment.name", "catch"]):
+        assert cli.main(["train", *arguments, "--network.torso", "mlp"]) == 0
+    assert folders == ["runs/catch", "runs/lab_catch", "runs/catch", "runs/run"]

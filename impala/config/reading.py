@@ -11,6 +11,7 @@ from typing import Any
 import pydantic
 import yaml
 
+from impala.config import shipped
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.schema import Config
 from impala.config.sections import EnvironmentConfig
@@ -67,6 +68,8 @@ def read_yaml(path: str | Path) -> dict:
         data = _parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
+        if str(path) in shipped.trainings() | shipped.grids():
+            near = f"; did you mean the shipped one, {path} without --config?"
         raise ConfigError([f"--config {path}: {getattr(error, 'strerror', None) or error}{near}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not a sound YAML file: {' '.join(str(error).split())}"]) from None

@@ -1,0 +1,57 @@
+"""The configurations that come with the package, each by its word: `impala train pong`, `impala compare lag`."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from impala.config.errors import ConfigError, nearest
+
+FOLDER = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link to configs/
+
+
+def trainings() -> dict[str, Path]:
+    """Returns what `impala train` and `impala bench` take; the lab's tasks as lab/catch."""
+    return {_word(path): path for path in _files() if not _is_grid(path)}
+
+
+def grids() -> dict[str, Path]:
+    """Returns what `impala compare` takes."""
+    return {path.stem: path for path in _files() if _is_grid(path)}
+
+
+def path_of(word: str, shipped: Mapping[str, Path], usage: str) -> Path:
+    """Returns the file called `word`.
+
+    Raises:
+      ConfigError: there is none; `usage` is how a file of one's own is named.
+    """
+    if word not in shipped:
+        hint = f"; did you mean {usage} {word}?" if Path(word).is_file() else nearest(word, shipped)
+        hint = hint or f"; expected one that --list names, or {usage} FILE"
+        raise ConfigError([f"{word}: no shipped configuration{hint}"])
+    return shipped[word]
+
+
+def listed(shipped: Mapping[str, Path]) -> list[str]:
+    """Returns a line for each: its word, and the first sentence of the comment that its file begins with."""
+    width = max(map(len, shipped), default=0)
+    return [f"{word:{width}}  {_first_sentence(path)}" for word, path in shipped.items()]
+
+
+def _files() -> list[Path]:
+    return [*sorted(FOLDER.glob("*.yaml")), *sorted(FOLDER.glob("lab/*.yaml"))]
+
+
+def _word(path: Path) -> str:
+    return path.relative_to(FOLDER).with_suffix("").as_posix()
+
+
+def _is_grid(path: Path) -> bool:
+    return re.search(r"^schemes:", path.read_text(encoding="utf-8"), flags=re.MULTILINE) is not None
+
+
+def _first_sentence(path: Path) -> str:
+    comment = re.match(r"(?:#.*\n)*", path.read_text(encoding="utf-8"))[0]
+    words = " ".join(line.lstrip("# ") for line in comment.splitlines())
+    return textwrap.shorten(re.split(r"(?<=[.;]) (?=[A-Z])", words, maxsplit=1)[0], 110, placeholder=" …")
