@@ -1,6 +1,7 @@
 """The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
 
 import argparse
+import contextlib
 import difflib
 import errno
 import os
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     status = 1
+    with contextlib.suppress(OSError):  # modules of the user's own, as `python -m impala` finds them; last: no shadows
+        sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
         options, rest = _parse(arguments)

@@ -14,6 +14,12 @@ from impala import config as config_lib
 _TRAIN_SECONDS, _WARM_UP_SECONDS = 75.0, 30.0
 
 
+def own_command() -> list[str]:
+    """Returns how `impala` is run as the copy that this process is: `-m` would take the current folder's first."""
+    code = f"import sys; sys.path[:] = {sys.path}; from impala.cli import main; sys.exit(main())"
+    return [sys.executable, "-c", code]
+
+
 def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     """Agent steps/s of the whole program through processes, its warm-up left out, and its memory."""
     from impala.monitoring.logs import read_csv
@@ -22,9 +28,7 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     path.write_text(config_lib.dump(config))
     options = ["--log-period-seconds", "1.0", "--run", str(folder / "run")]
     options += ["--total-frames", str(10**9), "--target-return", "null"]  # it does not end by itself
-    process = subprocess.Popen(
-        [sys.executable, "-m", "impala", "train", "--config", str(path), *options], stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([*own_command(), "train", "--config", str(path), *options], stdout=subprocess.DEVNULL)
     try:
         _wait(process, _WARM_UP_SECONDS)
         started, cpu_before = time.perf_counter(), cpu_seconds(process.pid)

@@ -16,14 +16,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import psutil
 from rich.console import Console
 from rich.text import Text
 
+import impala
+
 PROBE_SECONDS = 90
 _PIP = f"{sys.executable} -m pip"
+_CHECKOUT = next((f for f in [Path(impala.__file__).resolve().parents[1]] if (f / "Makefile").exists()), None)
 
 
 class Check(NamedTuple):
@@ -91,7 +95,7 @@ def checks() -> Iterator[Check]:
             try:
                 yield from look()
             except Exception as error:
-                yield Check("doctor", "fail", f"{type(error).__name__}: {error}", "rm -rf .venv && make")
+                yield Check("doctor", "fail", f"{type(error).__name__}: {error}", _build_anew())
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -113,7 +117,8 @@ def run_probe(script: str) -> tuple[str, str]:
     """Run a script in a fresh interpreter; return what it printed, and what went wrong or ''."""
     # A proxy has a check of its own; a training run may own the GPU's memory.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "no_proxy": "*"}
-    command, environ = [sys.executable, "-c", script], {**os.environ, **quiet}
+    same_path = f"import sys; sys.path[:] = {sys.path}\n"  # or a checkout in the current folder would be looked at
+    command, environ = [sys.executable, "-c", same_path + script], {**os.environ, **quiet}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -131,7 +136,14 @@ def _check(name: str, good: bool, detail: str, remedy: str, otherwise: str = "fa
 def _interpreter() -> Iterator[Check]:
     found = f"{sys.implementation.name} {platform.python_version()}, {sys.platform} {platform.machine()}"
     good = re.fullmatch(r"cpython 3\.10\.\S+, linux x86_64", found) is not None
-    yield _check("Python", good, found, "rm -rf .venv && make PYTHON=/path/to/python3.10")
+    yield _check("Python", good, found, _build_anew(python="/path/to/python3.10"))
+
+
+def _build_anew(python: str = "") -> str:
+    """The command that makes a sound environment: of a checkout, or of a wheel that its user has."""
+    if _CHECKOUT:
+        return f"cd {_CHECKOUT} && rm -rf .venv && make" + (f" PYTHON={python}" if python else "")
+    return f"{python or 'python3.10'} -m venv NEW && NEW/bin/pip install impala-{impala.__version__}-py3-none-any.whl"
 
 
 def _pins() -> Iterator[Check]:
@@ -172,7 +184,8 @@ def _gpus(tensorflow: Future) -> Iterator[Check]:
     except (OSError, subprocess.TimeoutExpired):
         present = "nvidia-smi does not run: no driver"
     detail = f"TensorFlow sees {seen}" + ("" if seen else f", {present}; training runs on the CPU")
-    yield _check("GPUs", seen > 0, detail, f"{_PIP} install -c constraints.txt -e '.[gpu]'", otherwise="warn")
+    remedy = f"{_PIP} install -c constraints.txt -e '.[gpu]'" if _CHECKOUT else f"{_PIP} install 'impala[gpu]'"
+    yield _check("GPUs", seen > 0, detail, remedy, otherwise="warn")
 
 
 def _network() -> Iterator[Check]:

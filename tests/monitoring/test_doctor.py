@@ -106,6 +106,24 @@ def test_what_training_can_do_without_only_warns(monkeypatch, capsys, quick):
     assert all(lines[name].startswith("warn") for name in ("proxy", "GPUs", "memory", "cores"))
 
 
+def test_remedies_of_a_wheel_need_no_checkout(monkeypatch, quick):
+    assert f"cd {doctor._CHECKOUT} && rm -rf .venv && make PYTHON=" in doctor._build_anew(python="/some/python3.10")
+    monkeypatch.setattr(doctor, "_CHECKOUT", None)
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.12.1")
+    checks = by_name()
+    assert checks["Python"].remedy.startswith("/path/to/python3.10 -m venv NEW && NEW/bin/pip install impala-")
+    assert checks["GPUs"].remedy.endswith("-m pip install 'impala[gpu]'")
+    assert not any("make" in check.remedy or "constraints" in check.remedy for check in checks.values())
+
+
+def test_probes_look_at_the_copy_that_asks(monkeypatch, tmp_path):
+    (tmp_path / "impala").mkdir()
+    (tmp_path / "impala/__init__.py").write_text("raise ImportError('the other copy')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(doctor._CHECKOUT))
+    assert doctor.run_probe("import impala; print(impala.__file__)") == (f"{doctor._CHECKOUT}/impala/__init__.py\n", "")
+
+
 @pytest.mark.parametrize("no_proxy", ["*", "10.0.0.1, 127.0.0.1 ,localhost"])
 def test_a_proxy_that_spares_local_calls_is_fine(monkeypatch, quick, no_proxy):
     monkeypatch.setenv("https_proxy", "proxy.example:3128")

@@ -2,8 +2,8 @@
 
 The `courier` in the dm-launchpad wheel is linked against TensorFlow 2.8 and does not load beside 2.15.
 `install` puts a folder first on Python's path, here and in child processes, where `import courier` finds this
-package instead. What differs from courier: a typed codec in place of object serialisation, a token, 127.0.0.1
-in place of every interface, one server a port, arrays that arrive (launchpad#28).
+package instead, and with it the copy of impala around it. What differs from courier: a typed codec in place of object
+serialisation, a token, 127.0.0.1 in place of every interface, one server a port, arrays that arrive (launchpad#28).
 
 This module imports neither gRPC nor numpy; the parts are `client`, `server`, `batching` and `codec`.
 """
@@ -26,7 +26,10 @@ def install() -> None:
       RuntimeError: another `courier` was imported before.
     """
     module = sys.modules.get("courier")
-    if module is not None and not (getattr(module, "__file__", None) or "").startswith(SHIM_PATH + os.sep):
+    file = getattr(module, "__file__", None) or ""
+    if module is not None and not file.startswith(SHIM_PATH + os.sep):
+        if file.endswith("/impala/launching/rpc/shim/courier/__init__.py"):
+            raise RuntimeError(f"two copies of impala meet: {SHIM_PATH} and {file}; expected one, see PYTHONPATH")
         raise RuntimeError(
             f"another courier, {module!r}, is imported already; import impala.launching before launchpad"
         )

@@ -62,6 +62,32 @@ subprocess.run([sys.executable, "-c", "import launchpad, courier; print(courier.
     assert run(code, environment, tmp_path).startswith(rpc.SHIM_PATH)
 
 
+def test_the_stand_in_brings_the_copy_that_it_belongs_to(environment, tmp_path):
+    """As in a process that Launchpad starts, where the current folder holds another copy."""
+    (tmp_path / "impala").mkdir()
+    (tmp_path / "impala/__init__.py").write_text("raise ImportError('the other copy')")
+    code = "import courier, impala, types; print(impala.__file__); from impala.launching import rpc; print(rpc.SHIM_PATH)"
+    lines = run(code, environment | {"PYTHONPATH": rpc.SHIM_PATH}, tmp_path).splitlines()
+    assert lines == [str(pathlib.Path(rpc.SHIM_PATH).parents[2] / "__init__.py"), rpc.SHIM_PATH]
+
+
+def test_two_copies_that_meet_are_named(environment, tmp_path):
+    other = tmp_path / "impala/launching/rpc/shim/courier"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
+    code = f"""
+import sys
+sys.path.insert(0, {str(other.parent)!r})
+import courier
+sys.path.insert(0, {str(pathlib.Path(rpc.SHIM_PATH).parents[3])!r})
+try:
+    import impala.launching
+except RuntimeError as error:
+    print(error)
+"""
+    assert run(code, environment, "/").startswith(f"two copies of impala meet: {rpc.SHIM_PATH} and {other}")
+
+
 def test_the_stand_in_is_light_to_import(environment, tmp_path):
     code = "import sys\nfrom impala.launching import rpc\nprint('grpc' in sys.modules, 'numpy' in sys.modules)"
     assert run(code, environment, tmp_path) == "False False\n"
