@@ -1,4 +1,4 @@
-# docker build -t impala . && docker run --rm -it -v "$PWD/runs:/impala/runs" impala train --config configs/pong.yaml
+# docker build -t impala . && docker run --rm -it -v "$PWD/runs:/impala/runs" impala train pong
 FROM --platform=linux/amd64 python:3.10-slim
 RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 WORKDIR /impala

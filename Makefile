@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm $(BUILDING) && echo '$(CURDIR)' > $@
 
 train: venv  ## train on Pong; resumes the run when there is one
-	.venv/bin/impala train --config configs/pong.yaml $(ARGS)
+	.venv/bin/impala train pong $(ARGS)
 
 test: venv  ## the tests, without the soak tests
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
