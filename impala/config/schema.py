@@ -18,6 +18,7 @@ from impala.config.sections import (
     Model,
     NetworkConfig,
     PopulationConfig,
+    Positive,
     ReplayConfig,
     Seconds,
     Size,
