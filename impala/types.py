@@ -82,7 +82,7 @@ class Step(NamedTuple):
     """What one step brought to each of N environments.
 
     The step after `is_last` ignores its action and returns the first observation of a new episode with `is_first`:
-    that transition is none, and losses mask it.
+    that transition is none, and losses mask it. An environment that needs more steps to begin sets it in each of them.
     """
 
     observation: np.ndarray  # [N, …]

@@ -66,7 +66,7 @@ class Model(pydantic.BaseModel):
 
 class EnvironmentConfig(Model):
     name: Annotated[Any, PlainValidator(_names)]  # atari:<game>, minatar:<game>, catch, gymnasium ids; or a list: tasks
-    protocol: Literal["paper2018", "machado2018", "cleanba"] = "paper2018"  # Atari only: environments/atari.py
+    protocol: Literal["paper2018", "baselines", "machado2018", "cleanba"] = "paper2018"  # environments/atari.py
     action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
 
     @property

@@ -1,19 +1,27 @@
 """Atari 2600 games on ale-py's C++ vector environment, which ships the ROMs.
 
 Single 84×84 grey frames leave the environment; the network stacks four of them. Action repeat 4 with a maximum over
-the last two frames. Rewards are raw: the learner clips them. After every reset ale-py presses FIRE once where the
+the last two frames. Rewards are raw: the learner clips them. At the start of every game FIRE is pressed once where the
 action set has it, as most wrappers do; Breakout waits for it.
 
-| protocol      | sticky actions | no-ops at the start | lost life ends the learning episode | action set | after |
+| protocol      | sticky actions | start of a game | lost life ends the learning episode | action set | after |
 |---|---|---|---|---|---|
-| `paper2018`   | 0    | fewer than 30 | yes | the game's own | IMPALA, appendix G |
-| `machado2018` | 0.25 | fewer than 30 | no  | all 18 | Machado et al. 2018, arXiv:1709.06009, and no-ops besides |
-| `cleanba`     | 0.25 | none          | no  | all 18 | Huang et al. 2023, Cleanba |
+| `paper2018`   | 0    | FIRE, then fewer than 30 no-ops | yes | the game's own | IMPALA, appendix G |
+| `baselines`   | 0    | fewer than 30 no-ops, then FIRE | yes | the game's own | OpenAI Baselines |
+| `machado2018` | 0.25 | FIRE, then fewer than 30 no-ops | no  | all 18 | Machado et al. 2018, 1709.06009, and no-ops |
+| `cleanba`     | 0.25 | FIRE                            | no  | all 18 | Huang et al. 2023, Cleanba |
+
+ale-py presses FIRE for one frame before the no-ops: when an agent sees Breakout first, the ball has been in flight for
+up to 28 frames. Baselines' wrappers (and gymnasium's no-ops under a FIRE wrapper) press it after them, for a step of
+four frames. There the first action of a game is ours, whatever is sent; the observations before and after it are both
+`is_first`, and those four frames are counted nowhere, as the no-ops are not. Unlike Baselines' wrappers it presses
+FIRE once a game, not once a life, and no second action after it.
 """
 
 import functools
 
 import numpy as np
+from ale_py import Action
 from ale_py.vector_env import AtariVectorEnv
 
 from impala.environments.boundaries import Boundaries
@@ -24,6 +32,9 @@ _NUM_STACKED = 4
 
 PROTOCOLS = {
     "paper2018": dict(repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30),
+    "baselines": dict(
+        repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30, use_fire_reset=False
+    ),
     "machado2018": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=30),
     "cleanba": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=1),
 }
@@ -49,11 +60,10 @@ class Atari:
             maxpool=True,
             stack_num=1,
             episodic_life=False,
-            use_fire_reset=True,
             reward_clipping=False,
             max_num_frames_per_episode=108_000,
             autoreset_mode="NextStep",
-            **how,
+            **{"use_fire_reset": True} | how,
         )
         self._environment = make(grayscale=True, img_height=84, img_width=84)
         # The same seed and the same actions make the same game.
@@ -67,18 +77,26 @@ class Atari:
             frames_per_step=_ACTION_REPEAT,
         )
         self._boundaries = Boundaries(num_environments)
+        actions = self._environment.ale.get_action_set()
+        self._fires_itself = not how.get("use_fire_reset", True) and Action.FIRE in actions
+        self._fire = actions.index(Action.FIRE) if self._fires_itself else None
+        self._is_to_fire = np.zeros(num_environments, bool)  # the last observation was a game's first
 
     def reset(self, seed: int) -> Step:
         observation, info = self._environment.reset(seed=seed)
         self._lives = info["lives"]
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
+        self._is_to_fire[:] = self._fires_itself
         return self._boundaries.reset(observation[:, 0])
 
     def send(self, action: np.ndarray) -> None:
-        self._environment.send(np.asarray(action, np.int32))
+        action = np.asarray(action, np.int32)
+        if self._is_to_fire.any():
+            action = np.where(self._is_to_fire, np.int32(self._fire), action)
+        self._environment.send(action)
         if self._screen:
-            self._picture = self._screen.step(np.asarray(action, np.int32))[0]
+            self._picture = self._screen.step(action)[0]
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, info = self._environment.recv()
@@ -86,7 +104,12 @@ class Atari:
         lost_life = terminated & (0 < info["lives"]) & (info["lives"] < self._lives)
         self._lives = info["lives"]
         game_over = terminated & ~lost_life
-        return self._boundaries.step(observation[:, 0], reward, game_over, truncated, lost_life=lost_life)
+        fired = self._is_to_fire
+        step = self._boundaries.step(
+            observation[:, 0], reward, game_over, truncated, lost_life=lost_life, is_beginning=fired
+        )
+        self._is_to_fire = step.is_first & ~fired & self._fires_itself
+        return step
 
     def picture(self) -> np.ndarray:
         """Returns the first game's screen, RGB [210, 160, 3]; for those made `with_picture`."""

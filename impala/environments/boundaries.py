@@ -8,6 +8,12 @@ gymnasium's NEXT_STEP autoreset, drawn for one environment whose episode ends af
     is_first       1     0     0           1            0
 
 A terminated step has discount 0, a truncated one 1, so that it bootstraps from V(o2). The transition o2 → p0 is none.
+
+An environment may need more steps to begin, whose actions are its own. Each of them is a first one, so that what led to
+it is none, too:
+
+    observation   o2 (last)   p0 (first)   p1 (first)   p2
+    action             ·          FIRE           b1
 """
 
 import numpy as np
@@ -27,16 +33,18 @@ class Boundaries:
         self._was_last = np.zeros(n, bool)
         return Step(observation, np.zeros(n, np.float32), np.ones(n, np.float32), np.ones(n, bool), np.zeros(n, bool))
 
-    def step(self, observation, reward, terminated, truncated, *, lost_life=None) -> Step:
+    def step(self, observation, reward, terminated, truncated, *, lost_life=None, is_beginning=False) -> Step:
         """Returns the step for arrays [N] of one vector step.
 
         Args:
           lost_life: [N] bool, ends the learning episode (discount 0) but neither the game nor its episode.
+          is_beginning: [N] bool, the environment has not begun yet and acted for itself: a first step again.
         """
-        is_first = self._was_last
-        is_last = (terminated | truncated) & ~is_first
+        is_over = (terminated | truncated) & ~self._was_last
+        is_first = self._was_last | is_beginning
+        is_last = is_over & ~is_first  # of an episode that has begun
         ends = terminated if lost_life is None else terminated | lost_life
         discount = np.where(ends & ~is_first, 0.0, 1.0).astype(np.float32)
         reward = np.where(is_first, 0.0, reward).astype(np.float32)
-        self._was_last = is_last
+        self._was_last = is_over
         return Step(observation, reward, discount, is_first, is_last)

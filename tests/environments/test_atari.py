@@ -1,11 +1,15 @@
-"""Atari: lives, scores, episode ends and the three protocols, on the emulator itself."""
+"""Atari: lives, scores, episode ends and the four protocols, on the emulator itself."""
 
 import functools
 
+import ale_py
 import numpy as np
 import pytest
+from ale_py import roms
 
+from impala.acting import actors, chunks, policies
 from impala.environments import atari
+from impala.types import Origin
 
 FIRE = 1
 
@@ -90,6 +94,91 @@ def test_a_lost_life_is_nothing_where_the_protocol_says_so(protocol):
     np.testing.assert_array_equal(game["is_first"][1:], game["frame"][1:] < game["frame"][:-1])
 
 
+def plain_screen(*actions):
+    """The screen of Breakout on the bare emulator after actions of a frame each; a step shows the last two frames' maximum."""
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    emulator.setFloat("repeat_action_probability", 0.0)
+    emulator.loadROM(roms.get_rom_path("breakout"))
+    screens = [emulator.getScreenRGB()]
+    for action in actions:
+        emulator.act(action)
+        screens.append(emulator.getScreenRGB())
+    return screens[-1], np.maximum(*screens[-2:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_fire_stands_at_the_start_of_a_game(seed):
+    """The first observations are those of a plain emulator, frame for frame."""
+    noop, fire, right = 0, FIRE, 2  # of the game's own actions; the emulator's right is 3
+    environment = Watched("breakout", num_environments=1, protocol="paper2018", with_picture=True)
+    environment.reset(seed)
+    count = int(environment.frame[0])
+    np.testing.assert_array_equal(environment.picture(), plain_screen(fire, *[noop] * (count - 1))[0])
+    environment.close()
+
+    environment = Watched("breakout", num_environments=1, protocol="baselines", with_picture=True)
+    environment.reset(seed)
+    count = int(environment.frame[0])
+    np.testing.assert_array_equal(environment.picture(), plain_screen(*[noop] * count)[0])
+    start, expected = [noop] * count + [fire] * 4, (True, False)
+    for actions in (start, start + [3] * 4):
+        environment.send(np.array([right]))  # FIRE instead at first
+        step = environment.receive()
+        np.testing.assert_array_equal(environment.picture(), plain_screen(*actions)[1])
+        assert bool(step.is_first[0]) == expected[0]
+        expected = expected[1:]
+    environment.close()
+
+
+def test_a_game_that_begins_with_our_fire_has_two_first_steps_that_bring_nothing():
+    game = fired("baselines")
+    first, restarted = game["is_first"], np.zeros_like(game["is_first"])
+    restarted[0], restarted[1:] = True, game["frame"][1:] < game["frame"][:-1]
+    assert restarted[1:].any(axis=0).all()
+    after = np.roll(restarted, 1, axis=0)
+    np.testing.assert_array_equal(first, restarted | after)
+    np.testing.assert_array_equal(restarted[1:], game["is_last"][:-1])
+    assert (game["frame"][after] == game["frame"][restarted][: after.sum()] + 4).all()
+    assert not game["reward"][first].any() and (game["discount"][first] == 1).all() and not game["is_last"][first].any()
+    lost = lives_lost(game)
+    assert lost.sum() >= 8 and (game["discount"][lost] == 0).all()
+
+
+def test_a_game_without_fire_begins_with_one_first_step():
+    environment = atari.Atari("freeway", num_environments=1, protocol="baselines")
+    assert environment.reset(0).is_first.all()
+    environment.send(np.zeros(1, int))
+    assert not environment.receive().is_first.any()
+    environment.close()
+
+
+def test_two_first_steps_are_no_episode_and_no_transition():
+    """What acts, scores and writes makes one episode of a game and masks what led to both of its first steps."""
+    environment, chunks_made = atari.Atari("breakout", num_environments=2, protocol="baselines"), []
+    outputs = lambda window, is_first: (np.zeros((2, 4), np.float32), np.zeros(2, np.float32))  # noqa: E731
+    policy = policies.Policy(outputs, environment.spec, 2, seed=0)
+    writer = chunks.UnrollWriter(
+        environment.spec, 2, unroll_length=20, origin=Origin(0, 0, 0, 0, 0), sink=chunks_made.extend
+    )
+    finished, actor = [], actors.Actor(environment, policy, writer, lambda: 0, unroll_length=20)
+    for _, episodes in zip(range(1_500), actor.steps(0)):
+        finished += episodes
+    environment.close()
+    assert len(finished) >= 4 and min(episode.num_steps for episode in finished) > 50
+    by_environment = [np.concatenate([np.asarray(c.is_first)[1:] for c in chunks_made[i::2]]) for i in range(2)]
+    for i, is_first in enumerate(by_environment):
+        games = [episode for episode in finished if episode.environment == i]
+        starts = np.flatnonzero(is_first[:-1] & is_first[1:])
+        assert len(starts) >= len(games) - 1
+        assert is_first.sum() in (2 * len(starts) + 1, 2 * len(starts) + 2), "the first of all is no transition's end"
+        assert games[0].num_steps == starts[0] - 1, "between the second first step, 0, and the last one"
+        for game, a, b in zip(games[1:], starts, starts[1:]):
+            assert game.num_steps == b - a - 2
+    reward = sum(np.asarray(c.r_t)[np.asarray(c.is_first)[1:]].sum() for c in chunks_made)
+    assert reward == 0
+
+
 def test_a_life_that_was_won_may_be_lost_again():
     """Ms. Pac-Man gives one at 10,000 points, out of reach of a test: this part of the emulator's report is scripted."""
     environment = atari.Atari("ms_pacman", num_environments=1)
@@ -148,7 +237,7 @@ def test_truncation_at_108000_frames_keeps_its_discount(monkeypatch):
     assert (game["frame"][game["is_last"]] >= 200).all() and (game["frame"][game["is_last"]] < 240).all()
 
 
-@pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("machado2018", 18), ("cleanba", 18)])
+@pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("baselines", 4), ("machado2018", 18), ("cleanba", 18)])
 def test_the_action_set(protocol, num_actions):
     environment = atari.Atari("breakout", num_environments=1, protocol=protocol)
     assert environment.spec.actions.num_actions == num_actions
@@ -161,7 +250,7 @@ def test_the_action_set(protocol, num_actions):
 
 @pytest.mark.parametrize(
     "protocol, num_environments, most_noops, sticky",
-    [("paper2018", 12, 30, False), ("machado2018", 12, 30, True), ("cleanba", 4, 1, True)],
+    [("paper2018", 12, 30, False), ("baselines", 12, 30, False), ("machado2018", 12, 30, True), ("cleanba", 4, 1, True)],
 )
 def test_no_ops_and_sticky_actions(protocol, num_environments, most_noops, sticky):
     """Games that began alike and are played alike stay alike, unless actions stick at random."""

@@ -77,3 +77,17 @@ def test_a_full_reset_forgets_that_an_episode_had_ended():
     assert boundaries.step(np.zeros(1), np.ones(1), yes, no).is_last.all()
     boundaries.reset(np.zeros(1))
     assert not boundaries.step(np.zeros(1), np.ones(1), no, no).is_first.any()
+
+
+def test_what_needs_more_steps_to_begin_has_more_first_ones():
+    """And what is over before it has begun is no episode: it begins anew."""
+    boundaries, game = Boundaries(1), []
+    boundaries.reset(np.zeros(1))
+    #                     reset, FIRE; goes on; ends; reset; FIRE, which ends it; reset; FIRE; goes on
+    for over, beginning in [(0, 1), (0, 0), (1, 0), (0, 0), (1, 1), (0, 0), (0, 1), (0, 0)]:
+        step = boundaries.step(
+            np.zeros(1), np.ones(1), np.array([over > 0]), np.zeros(1, bool), is_beginning=np.array([beginning > 0])
+        )
+        game.append((bool(step.is_first[0]), bool(step.is_last[0]), float(step.reward[0]), float(step.discount[0])))
+    first, on, last = (True, False, 0.0, 1.0), (False, False, 1.0, 1.0), (False, True, 1.0, 0.0)
+    assert game == [first, on, last, first, first, first, first, on]
