@@ -271,11 +271,12 @@ def test_a_caller_that_says_nothing_is_hung_up_on_and_one_that_has_spoken_is_not
     server = Server(address, lambda name, number, sent: sent)
     caller = Caller(address, [0], arguments=FIELDS, results=FIELDS)
     call(caller, 0, *arrays())
+    connection = caller._socket
     started, silent = time.monotonic(), connect_silently(address, 3)
     assert are_hung_up_on(silent) and 0.3 < time.monotonic() - started < 10
     time.sleep(0.7)
     call(caller, 1, *arrays())
-    assert caller._socket is not None
+    assert caller._socket is connection
     server.close()
 
 

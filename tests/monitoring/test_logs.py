@@ -118,7 +118,7 @@ def test_a_full_disk_costs_tensorboards_events_not_the_run():
             for frames in range(2, 200):
                 board.write({"frames": frames, "loss": 0.5}, np.random.default_rng(0).normal(size=1000))
             assert board.num_failed >= 1
-        board.close()
+            board.close()
 
 
 def test_a_disk_full_from_the_start_costs_tensorboards_events_not_the_run(caplog):
