@@ -10,14 +10,15 @@ import sys
 
 def main() -> int:
     """Runs the command line; see `cli.main`."""
-    signal.signal(signal.SIGINT, _end)  # until `cli` or the launcher takes over: nothing is begun that could be lost
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # of a script's background jobs
+        signal.signal(signal.SIGINT, _end)  # until `cli` or the launcher takes over: nothing can be lost yet
     from impala import cli
 
     return cli.main()
 
 
 def _end(*_) -> None:
-    os.write(2, b"interrupted before anything was begun\n")
+    os.write(2, b"interrupted before training began\n")
     os._exit(130)
 
 

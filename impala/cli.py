@@ -98,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
         options, rest = _parse(arguments)
-        if options and options.command is not train and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # they may have something to put away
+        if options and options.command is not train:
+            _raise_on_interrupt()  # they may have something to put away
         status = options.command(options, rest) if options else (0 if arguments else 2)
         sys.stdout.flush()
         return status
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except config_lib.ConfigError as error:
         for line in error.lines:
             print(line, file=sys.stderr)
-        return error.status
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -118,6 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
+
+
+def _raise_on_interrupt() -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # of a script's background jobs
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:

@@ -6,6 +6,8 @@ import errno
 import importlib.util
 import math
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,19 +29,50 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     from impala.launching import runs as runs_lib
     from impala.programs import compose, estimates
 
-    spec = compose.check(config)
+    with _answering(config):
+        spec = compose.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     _check_learners(config, threads)
     table_mb = _table_mb(config, spec)
     estimates.check(config, spec)
-    try:
+    with _with_room(folder):
         run = runs_lib.RunFolder(folder, config, restart=restart)
-        try:
-            return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
-        finally:
-            run.close()
+    try:
+        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
+    finally:
+        run.close()
+
+
+@contextlib.contextmanager
+def _answering(config: config_lib.Config):
+    """Ends the command where environments that are made and played in the block do not come back."""
+    names = ", ".join(map(repr, config.environment.tasks))
+
+    def end():
+        _tell(
+            f"environment.name: {names} is silent for {config.liveness_seconds:g} s, liveness_seconds, where it is "
+            "made and played for a few steps; expected an answer", sys.stderr,
+        )  # fmt: skip
+        os._exit(processes.EXIT_TRY_AGAIN)
+
+    from impala.launching import processes
+
+    timer = threading.Timer(config.liveness_seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _with_room(folder: Path):
+    """Refuses a disk that has no room for what the block writes."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
@@ -48,7 +81,7 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
 
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
-    from impala.launching import local  # installs the RPC stand-in
+    from impala.launching import local, processes  # installs the RPC stand-in
     from impala.programs.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
@@ -63,17 +96,20 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
         learners.append(handle)
     with local.Interrupts() as interrupts:
-        processes = (local.launch_threads if threads else local.launch)(program, run.path)
+        with _with_room(run.path):
+            launched = (local.launch_threads if threads else local.launch)(program, run.path)
         try:
-            status = _watch(processes, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
+            status = _watch(launched, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
+        except processes.UsageError as error:  # of a thread; a process ends with that status
+            raise config_lib.ConfigError([str(error)]) from None
         finally:
-            processes.kill()
-    _tell_the_end(processes, config, run.path)
+            launched.kill()
+        _tell_the_end(launched, config, run.path)
     return status
 
 
 def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict[str, float]) -> int:
-    from impala.launching import local
+    from impala.launching import beats, local
     from impala.monitoring import dashboard
     from impala.monitoring.notices import Notices
 
@@ -91,11 +127,12 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
                 name = _first_learner(config, index)
                 for words in nodes[name].facts.get("says", []) if name in nodes else []:
                     say_once(name + words, words if len(learners) == 1 else f"{config.member_name(index)}: {words}")
-            screen.update(_row(learners, say_once), find_notices(nodes))
+            screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes)))
 
+        queue_is_in = "table" if config.program == "impala" else "learner"
         find_notices = Notices(
-            liveness_seconds=config.liveness_seconds, growth=config.memory_growth,
-            allowed_mb={"table": sum(table_mb.values())},
+            patience=lambda doing: beats.patience(doing, config.liveness_seconds), growth=config.memory_growth,
+            allowed_mb={queue_is_in: sum(table_mb.values())},
         )  # fmt: skip
         return local.supervise(
             processes, interrupts, on_tick, screen.say, liveness_seconds=config.liveness_seconds
@@ -141,10 +178,10 @@ def _tell_the_end(processes, config, folder: Path) -> None:
             _tell(f"{lost:,} of these frames are lost: {newest}{why}")
 
 
-def _tell(line: str) -> None:
+def _tell(line: str, file=None) -> None:
     """Prints a line; where that cannot be (a terminal that went away, a full disk) the run goes on without."""
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        print(line, file=file, flush=True)
 
 
 def _table_mb(config, spec) -> dict[str, float]:

@@ -148,7 +148,7 @@ def test_no_number_may_be_one_of_which_float32_makes_zero(key):
         ("learner.epsilon", 1e-50, "learner.epsilon: got 1e-50, of which float32 makes 0; expected 1e-30 and more"),
         ("loss.entropy_cost", 1e300, "loss.entropy_cost: got 1e+300, of which float32 makes infinity; expected 1e+30 and less"),
         ("learner.adam_beta1", 1 - 1e-9, "learner.adam_beta1: got 0.999999999, of which float32 makes 1; expected 0.999999 and less"),
-        ("liveness_seconds", 0.0, "liveness_seconds: got 0.0; input should be greater than or equal to 0.000001"),
+        ("liveness_seconds", 0.0, "liveness_seconds: got 0.0; input should be greater than or equal to 10"),
     ],
 )  # fmt: skip
 def test_a_number_far_out_of_range_is_one_line(key, value, expected):

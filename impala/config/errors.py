@@ -18,12 +18,6 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.lines))
 
 
-class NoAnswer(ConfigError):
-    """What was asked, an environment say, did not answer in time; it may the next time."""
-
-    status = 75
-
-
 _REPR = reprlib.Repr()
 _REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
 

@@ -65,7 +65,8 @@ def read_yaml(path: str | Path) -> dict:
             raise ConfigError([f"--config {path}: is {kind}; expected a regular file"])
         if status.st_size > _MAX_FILE_BYTES:
             raise ConfigError([f"{path}: {status.st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
-        data = _parse(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = _parse(file.read(_MAX_FILE_BYTES + 1).decode("utf-8"))  # some of /proc say that they are empty
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
         if str(path) in shipped.trainings() | shipped.grids():

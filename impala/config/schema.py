@@ -24,6 +24,8 @@ from impala.config.sections import (
     Size,
 )
 
+Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
+
 
 class Config(Model):
     """A training run of one program."""
@@ -45,7 +47,7 @@ class Config(Model):
     checkpoint_period_seconds: Seconds = 60.0
     num_checkpoints: Size = 3  # kept
     log_period_seconds: Seconds = 5.0
-    liveness_seconds: Seconds = 300.0  # a node, or an environment, that is silent for so long ends the run
+    liveness_seconds: Patience = 300.0  # a node, or an environment, that is silent for so long ends the run
     memory_growth: Positive = 1.0  # of a node, as a share of what it was when it began, that is worth a notice
     record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # keeps the first so many chunks in the run folder
 

@@ -62,8 +62,8 @@ class Gymnasium:
             observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
             found = (
                 trials.fault_of_array("reward", reward, np.shape(reward) if np.size(reward) == 1 else (), np.float32)
-                or trials.fault_of_array("terminated", terminated, (), np.int64)
-                or trials.fault_of_array("truncated", truncated, (), np.int64)
+                or trials.fault_of_array("terminated", np.squeeze(terminated), (), np.int64)
+                or trials.fault_of_array("truncated", np.squeeze(truncated), (), np.int64)
             )
             if found or terminated or truncated:
                 return found or _misfit(environment.observation_space, observation)

@@ -40,7 +40,7 @@ def name_of(environment) -> str:
 
 
 def _registered(name: str, make: Callable) -> str:
-    """Registers `make` under an id of its own, the same for the same `make`."""
+    """Registers `make` under an id of its own, the same for the same class or function."""
     word = re.sub(r"-v\d+$|\W+", "", name) or "environment"
     version = 0
     while _made_by.get(id_ := f"{PREFIX}{word}-v{version}", make) != make:

@@ -23,6 +23,14 @@ _PAUSE_SECONDS = 5.0  # the listener itself was stopped when it has not looked f
 _CREDENTIALS = struct.Struct("3i")
 
 
+def patience(doing: str, seconds: float) -> float:
+    """Returns for how long a node may be silent where `seconds` are the rule.
+
+    Imports on a busy machine, and a checkpoint on a slow disk, may take longer than anything else.
+    """
+    return {"starting": max(seconds, 120.0), "saving": 4 * seconds}.get(doing, seconds)
+
+
 class Pulse:
     """The event that asks a node to stop; asking it, or waiting for it, in the node's own thread is a sign of life.
 
@@ -165,8 +173,10 @@ class Listener:
                     with contextlib.suppress(ValueError, KeyError, TypeError):
                         said = json.loads(message)
                         name, age = str(said["name"]), max(0.0, float(said["age"]))
+                        # A node that was stopped with us says an age that holds the pause: it did not grow older in it.
+                        active = max(now - age, self._heard[name].active if name in self._heard else self._began)
                         self._heard[name] = _Heard(
-                            now, now - age, str(said["doing"]), float(said["rss_mb"]), dict(said["facts"])
+                            now, active, str(said["doing"]), float(said["rss_mb"]), dict(said["facts"])
                         )
 
     def _skip_pause(self, now: float) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from impala.launching import beats, rpc
@@ -29,9 +29,7 @@ from impala.launching.processes import (
 )
 
 _TICK_SECONDS = 0.5
-# Imports on a busy machine, and a checkpoint on a slow disk, may take longer than anything else.
-_PATIENCE = {"starting": lambda seconds: max(seconds, 120.0), "saving": lambda seconds: 4 * seconds}
-_HANGING_SECONDS = 4.0  # for the end of a node that has nothing to save, or has been silent for so long already
+_HANGING_SECONDS = 4.0  # for the end of a node that has nothing to save, and twice that of a learner that was frozen
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
 # Together, then the next: the learner's last checkpoint comes before the table goes.
 _STOP_ORDER = (("evaluator", "actor"), ("learner",), ("table",))
@@ -49,7 +47,7 @@ class Interrupts:
         self.count, self._last = 0, float("-inf")
 
     def __enter__(self):
-        ours = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup
+        ours = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup, a background job one
         self._previous = {number: signal.signal(number, self._on_signal) for number in ours}
         return self
 
@@ -98,7 +96,8 @@ class Processes:
         """Ends the processes with SIGTERM, role after role; kills what outlives its time, or all when told to."""
         for roles in _STOP_ORDER:
             members = {n: p for n, p in self.by_name.items() if n.partition("/")[0] in roles and p.poll() is None}
-            deadlines = {name: time.monotonic() + self._seconds_to_end(name) for name in members}
+            seconds = {name: self._seconds_to_end(name) for name in members}
+            deadlines = {name: time.monotonic() + seconds[name] for name in members}
             for name, process in members.items():
                 process.terminate()
                 process.send_signal(signal.SIGCONT)  # one that was stopped could not hear it
@@ -107,18 +106,20 @@ class Processes:
             while any(process.poll() is None for process in members.values()):
                 if should_kill():
                     return self.kill()
-                # These only: the learner after them still has a checkpoint to write, and a slow disk its time for it.
-                late = [name for name in members if time.monotonic() > deadlines[name] and not self._is_saving(name)]
-                _kill(members[name] for name in late)
+                if any(self._is_saving(name) for name in members):  # a slow disk; peers wait for who writes
+                    deadlines = {name: time.monotonic() + seconds[name] for name in members}
+                # These only: the learner after them still has a checkpoint to write.
+                _kill(members[name] for name in members if time.monotonic() > deadlines[name])
                 time.sleep(0.05)
 
     def _seconds_to_end(self, name: str) -> float:
-        is_at_work = self.node(name).silent_seconds < _HANGING_SECONDS
-        return GRACE_SECONDS if name.startswith("learner/") and is_at_work else _HANGING_SECONDS
+        if not name.startswith("learner/"):
+            return _HANGING_SECONDS
+        return 2 * _HANGING_SECONDS if self.node(name).is_frozen else GRACE_SECONDS  # an update may take its time
 
     def _is_saving(self, name: str) -> bool:
         node = self.node(name)
-        return node.doing == "saving" and not node.is_frozen
+        return node.doing == "saving" and not node.is_frozen and self.by_name[name].poll() is None
 
     def kill(self) -> None:
         """Ends every process at once."""
@@ -138,7 +139,7 @@ def launch(program, folder: Path) -> Processes:
     """Launches `program` in processes whose output goes to `folder/logs`.
 
     Nodes but the learner see no GPU. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
-    `processes.prepare` has installed what handles them, so that a Ctrl-C during their imports is kept for later.
+    `processes.prepare` has decided what they do.
     """
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -211,8 +212,9 @@ class Threads:
         faulthandler.dump_traceback(all_threads=True)
 
     def ended(self) -> dict[str, int]:
-        """Returns 0 for every node that returned; raises what a node raised."""
-        return {name: 0 for name, future in self._futures.items() if future.done() and future.result() is None}
+        """Returns the status of every node that returned; raises what a node raised."""
+        done = [name for name, future in self._futures.items() if future.done() and future.result() is None]
+        return {name: self.node(name).facts.get("status", 0) for name in done}
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
         """Asks all nodes to stop and waits for them."""
@@ -220,6 +222,7 @@ class Threads:
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline and not should_kill():
             if all(future.done() for future in self._futures.values()):  # one that failed: the learner still saves
+                time.sleep(0.2)  # for what they said last
                 return
             time.sleep(0.05)
 
@@ -298,9 +301,17 @@ def supervise(
 def _silent(processes: Processes | Threads, seconds: float) -> str | None:
     """Returns the name of the node that has been silent for longest, of those that are for more than `seconds`."""
     nodes = processes.nodes()
-    patience = {name: _PATIENCE.get(node.doing, lambda s: s)(seconds) for name, node in nodes.items()}
-    late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > patience[name]}
+    limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes).items()}
+    late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
     return max(late, key=late.get, default=None)
+
+
+def doing_of(nodes: Mapping[str, beats.Node]) -> dict[str, str]:
+    """Returns what each node does; while a learner saves, those that it sums with wait for it, and do so too."""
+    doing = {name: node.doing for name, node in nodes.items()}
+    if any(what == "saving" for name, what in doing.items() if name.startswith("learner/")):
+        doing |= {name: "saving" for name in doing if name.startswith("learner/")}
+    return doing
 
 
 def _end_silent(processes: Processes | Threads, name: str, interrupts: Interrupts, say: Callable[[str], None]) -> int:
@@ -332,12 +343,21 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
         return EXIT_INTERRUPTED
     ended = processes.ended()
     learners = {name: status for name, status in ended.items() if name.startswith("learner/")}
-    if is_done and learners and not any(learners.values()):  # of a population each has its own last checkpoint
-        return 0
-    if was_interrupted and not any(processes.node(name).facts.get("has_trained") for name in learners):
+    if not (was_interrupted or is_done):
+        return _report(processes, failed or ended)
+    # Of a population each has its own last checkpoint, unless it had nothing to save yet.
+    began = {name for name in learners if _counts(processes, name, learners[name])}
+    if was_interrupted and not began:
         say("interrupted before the first update: there is nothing new to save")
         return EXIT_INTERRUPTED
-    return _report(processes, failed or ended)
+    lost = {name: learners[name] for name in began if learners[name] != 0}
+    return _report(processes, lost or failed or ended) if lost or not learners else 0
+
+
+def _counts(processes: Processes | Threads, name: str, status: int) -> bool:
+    """Returns whether a learner got far enough for its exit status to say something of what was saved."""
+    has_trained = processes.node(name).facts.get("has_trained")
+    return bool(has_trained) or status not in (EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
 
 
 def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
@@ -346,32 +366,42 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
     The learner's words come before others', and before those of a node that only lost its peer.
     """
     failed = {name: status for name, status in ended.items() if status != 0} or ended
-    if not failed or isinstance(processes, Threads):
-        print("the nodes did not stop in time; the run's last checkpoint may be missing", file=sys.stderr)
+    if not failed:
+        _tell("the nodes did not stop in time; the run's last checkpoint may be missing")
         return EXIT_FAILED
     name = _worst(failed)
     status = failed[name]
     words = processes.node(name).facts.get("last_words")
     if status == EXIT_USAGE:
-        print(words or name, file=sys.stderr)
+        _tell(words or name)
         return EXIT_USAGE
     shown = f"signal {-status}" if status < 0 else f"status {status}"
-    if words:
-        print(f"{name} ended with {shown}: {words}", file=sys.stderr)
+    if words or isinstance(processes, Threads):
+        _tell(f"{name} ended with {shown}: {words}")
     else:
-        lines = processes.log(name).read_text(errors="replace").rstrip().splitlines()
-        print(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:", file=sys.stderr)
-        print("\n".join(lines[_traceback_start(lines) :]), file=sys.stderr)
+        _tell(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:")
+        _tell(_end_of_log(processes.log(name)))
     # Where a learner was killed and its peers noticed, nothing is wrong with the program; nor where a peer never came.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in processes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed
     return EXIT_TRY_AGAIN if is_temporary else EXIT_FAILED
 
 
+def _tell(text: str) -> None:
+    """Prints to standard error; on a full disk the text is lost and the exit status is not."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def _worst(failed: dict[str, int]) -> str:
     return min(failed, key=lambda name: (failed[name] == EXIT_TRY_AGAIN, name != "learner/0", name))
 
 
-def _traceback_start(lines: list[str]) -> int:
+def _end_of_log(log: Path) -> str:
+    """Returns the last traceback of a node's log, or its last lines."""
+    try:
+        lines = log.read_text(errors="replace").rstrip().splitlines()
+    except OSError as error:
+        return f"it cannot be read: {error}"
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback")]
-    return starts[-1] if starts else max(0, len(lines) - 20)
+    return "\n".join(lines[starts[-1] if starts else max(0, len(lines) - 20) :])

@@ -24,6 +24,7 @@ _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter's own end; of what
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 _pulse: beats.Pulse | None = None  # of the node that this process is
+_of_thread = threading.local()  # `pulse`, of the node that this thread is
 
 
 class UsageError(RuntimeError):
@@ -56,7 +57,7 @@ def prepare(role: str, index: int = 0) -> beats.Pulse:
     import launchpad as lp
 
     global _pulse
-    pulse = beats.Pulse(f"{role}/{index}", lp.stop_event())
+    pulse = _of_thread.pulse = beats.Pulse(f"{role}/{index}", lp.stop_event())
     if threading.current_thread() is not threading.main_thread() or not os.environ.get(NODE_VARIABLE):
         pulse.beat()
         return pulse
@@ -104,15 +105,17 @@ class _Grace:
     """
 
     def __init__(self, pulse: beats.Pulse, launcher: int):
-        self._pulse, self._launcher, self._since = pulse, launcher, None
+        self._pulse, self._launcher, self._since, self._saved_seconds = pulse, launcher, None, 0.0
 
     def __call__(self) -> None:
         if os.getppid() != self._launcher:
             self._pulse.set()
         if not self._pulse.is_set():
             return
-        self._since = self._since or time.monotonic()
-        if time.monotonic() - self._since > GRACE_SECONDS * (4 if self._pulse.doing == "saving" else 1):
+        if self._since is None or self._pulse.doing == "saving" and self._saved_seconds < 4 * GRACE_SECONDS:
+            self._saved_seconds += 1.0  # called every second; the time begins anew when all is saved
+            self._since = time.monotonic()
+        if time.monotonic() - self._since > GRACE_SECONDS:
             say(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it")
             faulthandler.dump_traceback(all_threads=True)
             os._exit(EXIT_TRY_AGAIN)
@@ -159,10 +162,11 @@ def finish(status: int = 0, words: str = "") -> None:
     """
     if words:
         say(words)
+    pulse = _pulse or getattr(_of_thread, "pulse", None)
+    if pulse is not None:
+        pulse.note(last_words=words[:_MAX_WORDS], status=status)
+        pulse.send()
     if os.environ.get(NODE_VARIABLE):
-        if _pulse is not None:
-            _pulse.note(last_words=words[:_MAX_WORDS])
-            _pulse.send()
         with contextlib.suppress(OSError):  # a full disk
             logging.shutdown()
             sys.stdout.flush()

@@ -61,7 +61,7 @@ class Dashboard:
 
     def say(self, text: str) -> None:
         """Prints a line above the table."""
-        self._trying(lambda: self._console.print(text, soft_wrap=True))
+        self._trying(lambda: self._console.print(text, soft_wrap=True, markup=False))
 
     def update(self, row: dict[str, Any], notices: Mapping[str, str] = {}) -> None:
         """Draws `row` and the `notices`, lines by key; without a terminal prints each row and notice that is new.

@@ -33,7 +33,7 @@ class CsvLog:
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
         self._keep_every, self._count, self._num_together = 1, 0, num_together
         self.num_failed = 0  # rows, and whole files, that the disk did not take
-        self._descriptor: int | None = None
+        self._file = None
         # What the file should be and is not yet; it stays as it was, and takes no rows, until the disk has room.
         self._pending: bytes | None = encoded(self._kept(last_update) if last_update else [], columns, with_header=True)
         self._trying(self._install, num_rows=1)
@@ -67,7 +67,7 @@ class CsvLog:
                 temporary.unlink(missing_ok=True)
             raise
         self.close()
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._file = self._path.open("ab", buffering=0)
         self._pending = None
 
     def write(self, *rows: dict[str, Any]) -> None:
@@ -83,12 +83,12 @@ class CsvLog:
     def _append(self, rows: list[dict[str, Any]]) -> None:
         if self._pending is not None:
             self._install()
-        if self._descriptor is None:
+        if self._file is None:
             raise OSError(errno.EBADF, "the file is closed")
-        append_whole(self._descriptor, encoded(rows, self._columns))
+        append_whole(self._file.fileno(), encoded(rows, self._columns))
 
     def _thin(self) -> None:
-        if os.fstat(self._descriptor).st_size <= self._max_bytes:
+        if os.fstat(self._file.fileno()).st_size <= self._max_bytes:
             return
         _, rows, _ = _parsed(self._path.read_bytes())
         rows = [row for i, row in enumerate(rows) if i // self._num_together % 2 == 0]
@@ -107,10 +107,10 @@ class CsvLog:
 
     def close(self) -> None:
         """Closes the file; rows that come later are lost and counted."""
-        if self._descriptor is not None:
+        if self._file is not None:
             with contextlib.suppress(OSError):  # every row was whole when it was written
-                os.close(self._descriptor)
-            self._descriptor = None
+                self._file.close()
+            self._file = None
 
 
 def encoded(rows: Iterable[dict[str, Any]], columns: Sequence[str], *, with_header: bool = False) -> bytes:

@@ -1,12 +1,11 @@
 """What a person who watches a run should know at once: who is silent, what cannot be saved, whose memory grows."""
 
-import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 _SILENT_SECONDS = {"starting": 90.0}  # before it is said; imports and the first update took so long on busy machines
 _SILENT_ELSE = 15.0
-_SETTLED_SECONDS, _LEAST_GROWTH_MB = 15.0, 500.0  # after a node began, from when its memory is compared
+_USUAL_GROWTH_MB = 500.0  # of every node in its first minutes
 
 
 class Node(Protocol):
@@ -23,55 +22,54 @@ class Notices:
     """Finds what is to be said of the nodes of one launch.
 
     Args:
-      liveness_seconds: of silence that end the run.
-      growth: of a node's memory, as a share of what it was once the node had begun, that is worth a notice.
+      patience: (what a node does) → seconds of silence that end the run.
+      growth: of a node's memory beyond half a gigabyte, as a share of what it was when the node had begun, that is
+        worth a notice.
       allowed_mb: by role, what its memory is meant to grow by besides.
     """
 
-    def __init__(self, *, liveness_seconds: float, growth: float, allowed_mb: Mapping[str, float]):
-        self._liveness, self._growth, self._allowed = liveness_seconds, growth, allowed_mb
-        self._memory: dict[str, _Memory] = {}
+    def __init__(self, *, patience: Callable[[str], float], growth: float, allowed_mb: Mapping[str, float]):
+        self._patience, self._growth, self._allowed = patience, growth, allowed_mb
+        self._began_mb: dict[str, float] = {}
+        self._last: dict[str, str] = {}
 
-    def __call__(self, nodes: Mapping[str, Node]) -> dict[str, str]:
-        """Returns a line for each thing that is wrong now, by a key that stays the same while it is."""
-        found = {}
+    def __call__(self, nodes: Mapping[str, Node], doing: Mapping[str, str]) -> dict[str, str]:
+        """Returns a line for each thing that is wrong now, by a key that stays the same while it is.
+
+        What was wrong with a node that has ended stays so. `doing`: what each node does, or waits for another to do.
+        """
+        found = {key: text for key, text in self._last.items() if key.partition(" ")[0] not in nodes}
         for name, node in nodes.items():
-            found[f"{name} silent"] = self._silence(name, node)
+            found[f"{name} silent"] = self._silence(name, node, doing[name])
             found[f"{name} memory"] = self._memory_growth(name, node)
             found[f"{name} checkpoint"] = _checkpoint(node.facts)
             found[f"{name} disk"] = _disk(node.facts)
             found[f"{name} logs"] = _logs(node.facts)
             found[f"{name} chunks"] = _unsound(name, node.facts)
-        return {key: text for key, text in found.items() if text}
+        self._last = {key: text for key, text in found.items() if text}
+        return self._last
 
-    def _silence(self, name: str, node: Node) -> str | None:
+    def _silence(self, name: str, node: Node, doing: str) -> str | None:
         seconds = node.silent_seconds
-        if seconds < _SILENT_SECONDS.get(node.doing, _SILENT_ELSE):
+        if seconds < _SILENT_SECONDS.get(doing, _SILENT_ELSE):
             return None
-        if node.doing == "saving" and not node.is_frozen:
-            return f"{name} has been writing a checkpoint for {seconds:.0f} s"
+        if doing == "saving" and not node.is_frozen:
+            who = "" if node.doing == doing else "waiting for a peer that is "
+            return f"{name} has been {who}writing a checkpoint for {seconds:.0f} s"
         what = "nothing is heard of its process" if node.is_frozen else "it runs, but its loop makes no step"
         if not node.is_frozen and name.startswith("actor/"):
             what += ": an environment that hangs?"
-        return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._liveness:.0f} s the run ends"
+        return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._patience(doing):.0f} s the run ends"
 
     def _memory_growth(self, name: str, node: Node) -> str | None:
         if node.doing == "starting" or not node.rss_mb:
             return None
-        memory = self._memory.setdefault(name, _Memory(time.monotonic(), node.rss_mb))
-        if time.monotonic() - memory.began < _SETTLED_SECONDS:
-            self._memory[name] = memory._replace(rss_mb=max(memory.rss_mb, node.rss_mb))
-            return None
-        growth = node.rss_mb - memory.rss_mb - self._allowed.get(name.partition("/")[0], 0.0)
-        if growth < max(_LEAST_GROWTH_MB, self._growth * memory.rss_mb):
+        began_mb = self._began_mb.setdefault(name, node.rss_mb)
+        growth = node.rss_mb - began_mb - self._allowed.get(name.partition("/")[0], 0.0)
+        if growth < _USUAL_GROWTH_MB + self._growth * began_mb:
             return None
         whose = "; its environment may leak" if name.startswith("actor/") else ""
-        return f"{name}'s memory grew from {memory.rss_mb:,.0f} to {node.rss_mb:,.0f} MB since it began{whose}"
-
-
-class _Memory(NamedTuple):
-    began: float
-    rss_mb: float
+        return f"{name}'s memory grew from {began_mb:,.0f} to {node.rss_mb:,.0f} MB since it began{whose}"
 
 
 def _checkpoint(facts: Mapping[str, Any]) -> str | None:

@@ -72,7 +72,10 @@ class ActorNode:
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
         report = Reporter(self._reports, self._index)
         processes.begin(self._stop)
+        self._stop.doing = "starting"  # until every lane has reset its environments
         for count, episodes in enumerate(actors.interleave(loops)):
+            if count == num_lanes:
+                self._stop.doing = "running"
             if self._stop.is_set():
                 break
             report.add(episodes)

@@ -2,14 +2,12 @@
 
 import functools
 import inspect
-import queue
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig, NoAnswer
+from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
 from impala.types import Discrete, EnvironmentSpec, Origin
 
 
@@ -29,24 +27,19 @@ def make_environment(
 def check(config: Config) -> EnvironmentSpec:
     """Returns the environments' description, after what a model cannot check: what exists here and fits together.
 
-    Every environment is played for a few steps, by a thread of its own, since it may be anybody's and may hang.
+    Every environment is played for a few steps.
 
     Raises:
       ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
         alike, the torso does not take their observations, or the correction their actions.
-      NoAnswer: an environment did not come back within `liveness_seconds`.
     """
     from impala import environments
 
     tasks, specs = config.environment.tasks, []
     if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
         raise ConfigError(problems)
-    for index, name in enumerate(tasks):
-        specs.append(_in_time(
-            functools.partial(_try_environment, config, index), config.liveness_seconds,
-            f"environment.name: {name!r} is silent for {config.liveness_seconds:g} s, liveness_seconds, where it is "
-            "made and played for a few steps; expected an answer",
-        ))  # fmt: skip
+    for index in range(len(tasks)):
+        specs.append(_try_environment(config, index))
     _check_alike(specs)
     _check_torso(config.network.torso, specs[0])
     _check_actions(config.loss.correction, specs[0])
@@ -59,11 +52,11 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     name = config.environment.tasks[task]
     try:
         environment = make_environment(config, task=task)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
     try:
         fault = environments.fault(environment)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError([f"environment.name: {name!r} fails where it is played: {_told(error)}"]) from None
     finally:
         environment.close()
@@ -76,26 +69,6 @@ def _told(error: Exception) -> str:
     """Returns an error and the line that raised it: the environment is its user's to mend."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-
-
-def _in_time(call: Callable, seconds: float, message: str):
-    """Returns what `call` does, or raises NoAnswer; a thread that hangs is left behind and ends with the process."""
-    outcome: queue.SimpleQueue = queue.SimpleQueue()
-
-    def run():
-        try:
-            outcome.put((call(), None))
-        except BaseException as error:
-            outcome.put((None, error))
-
-    threading.Thread(target=run, name="trial", daemon=True).start()
-    try:
-        result, error = outcome.get(timeout=seconds)
-    except queue.Empty:
-        raise NoAnswer([message]) from None
-    if error:
-        raise error
-    return result
 
 
 def _check_alike(specs: list[EnvironmentSpec]) -> None:

@@ -137,7 +137,10 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     )  # fmt: skip
     sizes = ("network.core_size",) if config.network.core == "lstm" else ()
     sizes += ("network.hidden_sizes",) if config.network.torso == "mlp" else ()
-    num_kept = 2 * math.prod(spec.observation.shape) * spec.num_stacked + 2 * sum(one.outputs for one in network)
+    # What is kept of each layer for the backward pass, and what that makes of it, as measured.
+    num_copies = 1 if config.network.torso == "resnet" else 3
+    num_kept = num_copies * sum(one.outputs for one in network)
+    num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
     num_at_once = learner.batch_size * (learner.unroll_length + 1)
     if not has_weights:  # batches that are decided
         num_at_once += learner.num_learners * config.inference.max_environments

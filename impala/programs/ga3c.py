@@ -205,9 +205,9 @@ class TrainerNode(LearnerNode):
         with self._trainers_paused():
             super()._log()
 
-    def _save(self, last: bool = False) -> None:
+    def _save(self) -> float | None:
         with self._trainers_paused():
-            super()._save(last)
+            return super()._save()
 
     def _trainers_paused(self):
         return self._trainers.paused() if self._trainers else contextlib.nullcontext()

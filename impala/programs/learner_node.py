@@ -1,5 +1,7 @@
 """What runs inside the learner's process."""
 
+import contextlib
+import itertools
 import logging
 import time
 from typing import Any
@@ -100,7 +102,7 @@ class LearnerNode:
         if restored := self._checkpoints.restored:
             passed_over = [f"checkpoint {name} is damaged ({reason})" for name, reason in restored.passed_over]
             used = f"resumed from checkpoint {restored.path}: update {restored.updates:,}, {restored.frames:,} frames"
-            self._stop.note(says=["; ".join([*passed_over, used])])
+            self._stop.note(says=["; ".join([*passed_over[:5], used])])
         return state
 
     # --- RPCs ---
@@ -140,7 +142,7 @@ class LearnerNode:
             f"{config.num_checkpoints} checkpoints and thinned metrics take at most {needed_mb:.0f} MB of disk; "
             "TensorBoard's events and logs come on top"
         )
-        there_mb = sum(path.stat().st_size for path in self._run.folder.rglob("*") if path.is_file()) / 1e6
+        there_mb = _num_bytes_of_files(self._run.folder) / 1e6
         free_mb = self._saver.free_mb
         if free_mb is not None and free_mb + there_mb < needed_mb:
             words += f"; only {free_mb:,.0f} MB are free: a long run will fill the disk"
@@ -165,9 +167,10 @@ class LearnerNode:
 
     def _note_progress(self) -> None:
         """Keeps for the launcher how far training is: what the command's last line says."""
-        self._stop.note(has_trained=True, frames=self._monitor.frames, updates=self._learner.num_updates)
+        facts = dict(has_trained=True, frames=self._monitor.frames, updates=self._learner.num_updates)
         if self._index == 0:
-            self._stop.note(wall_seconds=self._monitor.wall_seconds, return_mean=self._monitor.return_mean)
+            facts |= dict(wall_seconds=self._monitor.wall_seconds, return_mean=self._monitor.return_mean)
+        self._stop.note(**facts)
 
     def _next_batch(self) -> Chunk | None:
         """Returns the next batch; None when none came within a second, or when the group does not go on."""
@@ -242,11 +245,13 @@ class LearnerNode:
             logging.exception("learning failed; writing what the last whole update left")
             self._is_over = True
             try:
-                self._save()
+                if self._learner.num_updates > self._num_restored:
+                    self._save()
             except Exception:
                 logging.exception("that could not be saved either")
             raise
         self._is_over = True
+        self._stop.doing = "saving"  # until the end: a slow disk is waited for
         has_trained = self._learner.num_updates > self._num_restored
         if self._index == 0 and has_trained:
             if self._monitor.has_updates:
@@ -257,7 +262,7 @@ class LearnerNode:
         elif status == 0 and self._stop.is_set() and not has_trained:
             status = processes.EXIT_INTERRUPTED
         if status == 0 and self._config.population.size > 1 and not self._is_target_reached():
-            run = self._run
+            run, self._stop.doing = self._run, "running"
             while not self._stop.is_set() and not population.are_others_done(
                 self._config, run.member, run.folder.parent
             ):
@@ -358,7 +363,8 @@ class LearnerNode:
                 config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments,
                 len(config.environment.tasks),
             ),
-            lambda: self._learner.num_updates,
+            # An actor may have fetched from a peer that is ahead by the update that is under way here.
+            lambda: self._learner.num_updates + (self._group is not None),
         )  # fmt: skip
 
     def _feeder_of(self, make_chunks, **sizes):
@@ -431,6 +437,15 @@ class LearnerNode:
     def _check_table(self) -> None:
         if self._queue_fill() is None:
             logging.warning("no batch, and the table is silent")
+
+
+def _num_bytes_of_files(folder) -> int:
+    """Returns what the checkpoints and CSV files of a run, or of a member, take already; some come and go meanwhile."""
+    total = 0
+    for path in itertools.chain(folder.glob("*.csv"), folder.glob("checkpoints/*/*"), folder.glob("best/*/*")):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
 
 
 def _num_bytes(variables) -> int:

@@ -42,7 +42,10 @@ class RemoteActorNode(abc.ABC):
         try:
             lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
             processes.begin(self._stop)
-            for episodes in actors.interleave(actor.steps(seed) for actor, seed in lanes):
+            self._stop.doing = "starting"  # until every lane has reset its environments
+            for count, episodes in enumerate(actors.interleave(actor.steps(seed) for actor, seed in lanes)):
+                if count == len(lanes):
+                    self._stop.doing = "running"
                 if self._stop.is_set():
                     break
                 if self._tells_episodes:

@@ -5,7 +5,7 @@ Its server looks at nothing that is written, and an action out of range would en
 
 import collections
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from impala.types import Actions, ArraySpec, Chunk, Continuous, Discrete, Origin
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
 _MOST = 1e18  # beyond it a square is no number in float32
-_FAR = 1_000_000  # chunks of one environment that cannot all have got lost between two
+_FAR = 100_000  # chunks of one environment that cannot all have got lost between two
 
 
 class Source(NamedTuple):
@@ -47,12 +47,21 @@ class Checks:
         self._newest: dict[tuple, int] = {}  # seq of each environment
         self._counts: collections.Counter[str] = collections.Counter()
 
-    def __call__(self, chunk: Chunk) -> bool:
-        """Returns whether a chunk of arrays may be trained on; counts it, and logs the first ones, where not."""
-        found = self._problem(chunk)
-        if found is not None:
-            self.count(*found)
-        return found is None
+    def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[bool]:
+        """Returns which of B chunks, whose fields come stacked [B, …], may be trained on.
+
+        Counts the others, and logs the first of them. All are looked at together, and one by one where that finds
+        something.
+        """
+        size = len(arrays["origin"])
+        if not self._has_problem(arrays):
+            origins = [Origin(*origin) for origin in arrays["origin"].tolist()]
+            found = [self._problem_of_origin(*each) for each in zip(origins, arrays["weights_version"])]
+        else:
+            found = [self._problem({name: array[i] for name, array in arrays.items()}) for i in range(size)]
+        for problem in filter(None, found):
+            self.count(*problem)
+        return [problem is None for problem in found]
 
     def count(self, reason: str, words: str) -> None:
         """Counts a chunk that was dropped, and logs the first three for a reason and then every thousandth."""
@@ -65,26 +74,38 @@ class Checks:
         """Returns how many chunks were dropped so far, for each of `REASONS`."""
         return {reason: self._counts[reason] for reason in REASONS}
 
-    def _problem(self, chunk: Chunk) -> tuple[str, str] | None:
+    def _has_problem(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Returns whether the values of one of the chunks [B, …] are none; of their origins nothing is said."""
         for name, field in self._fields.items():
-            array = getattr(chunk, name)
+            if arrays[name].shape[1:] != field.shape or arrays[name].dtype != field.dtype:
+                return True
+        actions = () if self._num_actions is None else ("a_tm1", "previous_action")
+        return (
+            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # a NaN is not, either
+            or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in actions)
+            or not np.isin(arrays["discount_t"], (0, 1)).all()
+        )
+
+    def _problem(self, chunk: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
+        for name, field in self._fields.items():
+            array = chunk[name]
             if array.shape != field.shape or array.dtype != field.dtype:
                 wanted = f"{np.dtype(field.dtype)}{list(field.shape)}"
                 return "shape", f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}"
-        origin = Origin(*chunk.origin.tolist())
+        origin = Origin(*chunk["origin"].tolist())
         for name in self._numbers:
-            if not (np.abs(getattr(chunk, name)) <= _MOST).all():  # a NaN is not, either
+            if not (np.abs(chunk[name]) <= _MOST).all():
                 return "number", f"{name} of {origin} is not finite, or beyond {_MOST:g}"
         if self._num_actions is not None:
             for name in ("a_tm1", "previous_action"):
-                if (getattr(chunk, name).view(np.uint32) >= self._num_actions).any():
-                    return "action", f"{name} of {origin} is out of range: {getattr(chunk, name).tolist()}"
-        if not ((chunk.discount_t == 0) | (chunk.discount_t == 1)).all():
+                if (chunk[name].view(np.uint32) >= self._num_actions).any():
+                    return "action", f"{name} of {origin} is out of range: {chunk[name].tolist()}"
+        if not np.isin(chunk["discount_t"], (0, 1)).all():
             return "discount", f"discount_t of {origin} is neither 0 nor 1"
-        return self._problem_of_origin(origin) or self._problem_of_version(chunk, origin)
+        return self._problem_of_origin(origin, chunk["weights_version"])
 
-    def _problem_of_origin(self, origin: Origin) -> tuple[str, str] | None:
-        source, key = self._source, origin._replace(seq=0)
+    def _problem_of_origin(self, origin: Origin, version: np.ndarray) -> tuple[str, str] | None:
+        source, key, newest = self._source, origin._replace(seq=0), self._num_updates()
         if not 0 <= origin.task < source.num_tasks:
             return "task", f"{origin}; expected one of {source.num_tasks} tasks"
         is_ours = (
@@ -95,11 +116,7 @@ class Checks:
         )
         if not is_ours:
             return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
-        self._newest[key] = max(origin.seq, self._newest.get(key, -1))
-        return None
-
-    def _problem_of_version(self, chunk: Chunk, origin: Origin) -> tuple[str, str] | None:
-        version, newest = chunk.weights_version, self._num_updates()
         if not 0 <= version.min() <= version.max() <= newest:
             return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
+        self._newest[key] = max(origin.seq, self._newest.get(key, -1))
         return None

@@ -50,10 +50,10 @@ def chunks(
             checks.count("unreadable", error.message.splitlines()[0])
             continue
         arrays = {name: column.numpy() for name, column in samples.data.items()}
+        is_sound = checks(arrays) if checks else max_in_flight * [True]
         for i in range(max_in_flight):
-            chunk = Chunk(**{name: array[i] for name, array in arrays.items()})
-            if checks is None or checks(chunk):
-                yield chunk
+            if is_sound[i]:
+                yield Chunk(**{name: array[i] for name, array in arrays.items()})
 
 
 class Deduplicator:

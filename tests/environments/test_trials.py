@@ -136,12 +136,12 @@ gymnasium.register("Sleeper-v0", Sleeper)
 
 def test_one_that_hangs_ends_the_command_with_status_75_and_a_line(tmp_path):
     (tmp_path / "sleepers.py").write_text(SLEEPER)
-    options = ["--environment.name", "sleepers:Sleeper-v0", "--network.torso", "mlp", "--liveness-seconds", "0.5"]
+    options = ["--environment.name", "sleepers:Sleeper-v0", "--network.torso", "mlp", "--liveness-seconds", "10"]
     command = [sys.executable, "-m", "impala", "train", "--run", str(tmp_path / "run"), *options]
     started = time.monotonic()
     environ = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": "/usr/bin:/bin"}
     result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (75, ""), result.stderr
     (line,) = result.stderr.splitlines()
-    assert "'sleepers:Sleeper-v0' is silent for 0.5 s, liveness_seconds" in line
+    assert "'sleepers:Sleeper-v0' is silent for 10 s, liveness_seconds" in line
     assert time.monotonic() - started < 30 and not (tmp_path / "run").exists()

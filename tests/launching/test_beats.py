@@ -70,6 +70,22 @@ def test_the_time_in_which_the_launcher_itself_was_stopped_does_not_count(listen
     assert listener.node("actor/0").silent_seconds < 10.0
 
 
+def test_a_node_that_was_stopped_with_the_launcher_is_not_older_for_it(listener, monkeypatch):
+    """Its first sign of life after Ctrl-Z says an age that holds the pause."""
+    pulse = beats.Pulse("actor/0", threading.Event())
+    pulse.send()
+    wait_for(lambda: listener.has_heard("actor/0"))
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 100.0)
+    pulse.note(later=True)
+    pulse.send()
+    deadline = now() + 5.0
+    while not listener.node("actor/0").facts:
+        assert now() < deadline
+        time.sleep(0.02)
+    assert listener.node("actor/0").silent_seconds < 10.0
+
+
 @pytest.mark.parametrize("message", [b"", b"\xff", b"[]", b'{"name": 1}', json.dumps(dict(name="a", age="x")).encode()])
 def test_nonsense_is_not_heard(listener, message):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:

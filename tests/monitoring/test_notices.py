@@ -1,17 +1,19 @@
 """What is said to whoever watches a run, and when."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from impala.launching.beats import Node
+from impala.launching.beats import Node, patience
+from impala.launching.local import _silent, doing_of
 from impala.monitoring.notices import Notices
 
 WELL = Node(silent_seconds=0.5, is_frozen=False, doing="running", rss_mb=600.0, facts={})
 
 
-def notices(**kwargs):
-    return Notices(**dict(liveness_seconds=300.0, growth=1.0, allowed_mb={"table": 2_000.0}) | kwargs)
+def notices():
+    find = Notices(patience=lambda doing: patience(doing, 300.0), growth=1.0, allowed_mb={"table": 2_000.0})
+    return lambda nodes: find(nodes, doing_of(nodes))
 
 
 def test_nothing_is_said_of_nodes_that_are_well():
@@ -54,19 +56,45 @@ def test_chunks_and_rows_that_are_dropped_are_said():
     assert said["learner/0 logs"].startswith("9 rows of logs")
 
 
-def test_memory_that_grows_is_said_once_a_node_has_settled(monkeypatch):
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+def test_a_learner_that_waits_for_a_peer_that_saves_is_not_silent():
+    learners = {"learner/0": WELL._replace(doing="saving", silent_seconds=20.0), "learner/1": WELL._replace(silent_seconds=20.0)}
+    assert notices()(learners) == {
+        "learner/0 silent": "learner/0 has been writing a checkpoint for 20 s",
+        "learner/1 silent": "learner/1 has been waiting for a peer that is writing a checkpoint for 20 s",
+    }
+    assert _silent(SimpleNamespace(nodes=lambda: learners), 10.0) is None
+    learners["learner/0"] = WELL
+    assert _silent(SimpleNamespace(nodes=lambda: learners), 10.0) == "learner/1"
+
+
+def test_who_starts_or_saves_may_be_silent_for_longer():
+    for doing, limit in (("running", 20.0), ("starting", 120.0), ("saving", 80.0)):
+        for seconds, found in ((limit - 1, None), (limit + 1, "actor/0")):
+            nodes = {"actor/0": WELL._replace(doing=doing, silent_seconds=seconds), "table/0": WELL}
+            assert _silent(SimpleNamespace(nodes=lambda: nodes), 20.0) == found, (doing, seconds)
+
+
+def test_what_was_wrong_with_a_node_that_ended_stays_so():
+    find = notices()
+    said = find({"actor/0": WELL._replace(silent_seconds=42.0), "table/0": WELL})
+    assert find({"table/0": WELL}) == find({}) == said
+    assert find({"actor/0": WELL, "table/0": WELL}) == {}
+
+
+def test_memory_that_grows_is_said():
     find = notices()
 
-    def after(seconds, **nodes):
-        nonlocal now
-        now += seconds
-        return find({f"{role}/0": WELL._replace(rss_mb=megabytes) for role, megabytes in nodes.items()})
+    def of(**megabytes):
+        return find({f"{role}/0": WELL._replace(rss_mb=mb) for role, mb in megabytes.items()})
 
-    assert not after(0, actor=300.0, table=100.0)
-    assert not after(10, actor=600.0, table=100.0), "the largest of the first seconds is what it began with"
-    assert not after(10, actor=1_190.0, table=2_500.0), "less than twice as much; a table may fill"
-    said = after(10, actor=1_300.0, table=2_700.0)
-    assert said["actor/0 memory"] == "actor/0's memory grew from 600 to 1,300 MB since it began; its environment may leak"
-    assert "table/0 memory" in said
+    assert not of(actor=300.0, table=100.0, learner=400.0)
+    assert not of(actor=1_090.0, table=2_600.0, learner=1_290.0), "half a gigabyte and as much again; a table may fill"
+    said = of(actor=1_110.0, table=2_710.0, learner=1_310.0)
+    assert said["actor/0 memory"] == "actor/0's memory grew from 300 to 1,110 MB since it began; its environment may leak"
+    assert set(said) == {"actor/0 memory", "table/0 memory", "learner/0 memory"}
+
+
+def test_memory_before_a_node_begins_is_not_compared():
+    find = notices()
+    assert not find({"actor/0": WELL._replace(rss_mb=10.0, doing="starting")})
+    assert not find({"actor/0": WELL._replace(rss_mb=1_000.0)})

@@ -25,7 +25,7 @@ FAULTS = {
     "exit": lambda: os._exit(0),
     "sys_exit": lambda: sys.exit(0),
     "raise": _raise,
-    "leak": lambda: _leaked.append(b"x" * 700_000_000),
+    "leak": lambda: _leaked.append(b"x" * 2_000_000_000),
 }
 
 

@@ -57,21 +57,26 @@ def faulty(tmp_path, monkeypatch):
     return start_with
 
 
-@pytest.mark.parametrize("name", ["actor/0", "learner/0"])
-def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, name):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 20)
+@pytest.mark.parametrize("first, name", [("table/0", "actor/0"), (None, "learner/0")])
+def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, first, name):
+    """One that comes back in time is said to be well again."""
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 30)
+    said = Lines(process.stdout)
     wait_until_it_trains(tmp_path / "run", 5)
+    if first:
+        node(process, first).send_signal(signal.SIGSTOP)
+        wait_for(lambda: said.has(f"NOTE: {first} has been silent for"), 25, "it is named")
+        node(process, first).send_signal(signal.SIGCONT)
+        wait_for(lambda: said.has(f"over: {first} silent"), 10, "it is back")
     node(process, name).send_signal(signal.SIGSTOP)
-    output, errors = process.communicate(timeout=END_SECONDS)
-    assert process.returncode == 75, errors
-    assert f"NOTE: {name} has been silent for" in output
-    others = {"actor/0", "learner/0", "table/0"} - {name}
-    assert not any(f"{other} has been silent" in output for other in others), output
-    assert f"{name} was silent for" in output and "its process gave no sign of life" in output
+    assert process.wait(END_SECONDS) == 75, process.stderr.read()
+    assert said.has(f"NOTE: {name} has been silent for")
+    assert {line.split()[1] for line in said.lines if " has been silent" in line} == {name, first} - {None}
+    assert said.has(f"{name} was silent for") and any("its process gave no sign of life" in line for line in said.lines)
     assert "most recent call first" in (tmp_path / "run/logs" / (name.replace("/", "-") + ".log")).read_text()
     state = checkpoints.read_state(tmp_path / "run/checkpoints")
     assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"]) > 0
-    assert f"{state['frames']:,} frames, {state['updates']:,} updates" in output.splitlines()[-1]
+    assert said.lines[-1].startswith(f"{state['frames']:,} frames, {state['updates']:,} updates")
     assert survivors(process) == []
 
 
@@ -82,6 +87,14 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
     assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
     assert "faulty.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
     assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
+
+
+def test_an_environment_that_leaks_is_said(faulty):
+    process, _ = faulty("leak:2000")
+    said = Lines(process.stdout)
+    wait_for(lambda: said.has("NOTE: actor/0's memory grew from"), START_SECONDS, "its memory grew")
+    press_ctrl_c(process)
+    assert process.wait(END_SECONDS) == 0
 
 
 @pytest.mark.parametrize("fault, status", [("exit:2000", "status 0"), ("sys_exit:2000", "status"), ("raise:2000", "status 1")])
@@ -131,7 +144,7 @@ def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     wait_for(lambda: library in open(f"/proc/{process.pid}/maps").read(), START_SECONDS, "an import")
     press_ctrl_c(process)
     errors = end_of(process)
-    assert (process.returncode, errors) == (130, "interrupted before anything was begun\n")
+    assert (process.returncode, errors) == (130, "interrupted before training began\n")
     assert survivors(process) == []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from impala.learning import checkpoints
+from impala.learning import checkpoints, soundness
 from impala.monitoring.logs import read_csv
 from impala.monitoring.metrics import LOSS_COLUMNS
 from tests.programs.running import (
@@ -357,7 +357,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(finished, tmp_path)
     (newest,) = sorted((folder / "checkpoints").iterdir())[-1:]
     state = json.loads((newest / "state.json").read_text())
     state["network"][0] = [1, 2]
-    (newest / "state.json").write_text(json.dumps(state))
+    (newest / "state.json").write_text(soundness.sealed(state))
     result = run(*CATCH, "--run", folder, "--total-frames", 10**9)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()

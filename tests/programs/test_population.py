@@ -38,7 +38,7 @@ def publish(folder, index, fitness, factors, frames=0):
     checkpoint = folder / f"member_{index}" / "checkpoints" / "0000000001"
     checkpoint.mkdir(parents=True, exist_ok=True)
     population = dict(fitness=fitness, factors=factors, num_episodes=0, count=0)
-    (checkpoint / "state.json").write_text(json.dumps(dict(frames=frames, population=population)))
+    (checkpoint / "state.json").write_text(json.dumps(dict(updates=1, frames=frames, population=population)))
 
 
 def test_it_evolves_after_its_childhood_and_then_once_a_period(folder):

@@ -112,7 +112,7 @@ def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
         ({"population.size": 2}, "population.size=2: not with program=seed; expected 1"),
         ({"inference.max_environments": 8}, "inference.max_environments=8: a lane asks for 16 environments at once"),
         ({"inference.max_environments": 0}, "inference.max_environments: got 0; input should be greater than or equal to 1"),
-        ({"inference.timeout_seconds": 0.0}, "inference.timeout_seconds: got 0.0; input should be greater than 0"),
+        ({"inference.timeout_seconds": 0.0}, "inference.timeout_seconds: got 0.0; input should be greater than or equal to 0.000001"),
     ],
 )
 def test_what_central_inference_cannot_do_is_refused(overrides, words):

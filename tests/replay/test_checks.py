@@ -10,6 +10,17 @@ SOURCE = Source(run=5, incarnation=2, num_actors=2, num_environments=4, num_task
 ORIGIN = Origin(run=5, actor=1, environment=3, incarnation=2, seq=7, task=1)
 
 
+def stacked(*chunks):
+    """Fields [B, …], as they come from a table."""
+    names = [name for name, value in chunks[0]._asdict().items() if not isinstance(value, tuple)]
+    return {name: np.stack([np.asarray(getattr(chunk, name)) for chunk in chunks]) for name in names}
+
+
+def passes(checks, chunk):
+    (is_sound,) = checks(stacked(chunk))
+    return is_sound
+
+
 def make(actions=None, num_updates=10):
     actions = actions or Discrete(3)
     spec = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), actions), 4, (2, 3))
@@ -30,7 +41,7 @@ def test_sound_chunks_pass(actions):
     chunk = chunk._replace(
         a_tm1=np.full_like(chunk.a_tm1, largest), discount_t=np.ones_like(chunk.discount_t), r_t=chunk.r_t - 1e6
     )
-    assert checks(chunk) and checks(chunk), "one that comes twice is another's affair"
+    assert passes(checks, chunk) and passes(checks, chunk), "one that comes twice is another's affair"
     assert set(checks.counts_by_reason().values()) == {0} and tuple(checks.counts_by_reason()) == REASONS
 
 
@@ -44,10 +55,10 @@ def test_sound_chunks_pass(actions):
 def test_a_value_that_no_actor_writes_is_dropped(name, value, reason, caplog):
     checks, chunk = make()
     at = getattr(chunk, name).size - 1
-    assert not checks(with_value(chunk, name, value, at))
+    assert not passes(checks, with_value(chunk, name, value, at))
     assert {r: n for r, n in checks.counts_by_reason().items() if n} == {reason: 1}
     assert f"({reason}, number 1): " in caplog.text
-    assert checks(chunk)
+    assert passes(checks, chunk)
 
 
 @pytest.mark.parametrize("changes, reason", [
@@ -57,28 +68,45 @@ def test_a_value_that_no_actor_writes_is_dropped(name, value, reason, caplog):
 ])  # fmt: skip
 def test_an_origin_that_is_not_of_this_launch_is_dropped(changes, reason):
     checks, chunk = make()
-    assert not checks(chunk._replace(origin=np.array(ORIGIN._replace(**changes), np.int64)))
+    assert not passes(checks, chunk._replace(origin=np.array(ORIGIN._replace(**changes), np.int64)))
     assert checks.counts_by_reason()[reason] == 1
-    assert checks(chunk), "a leap of seq that was refused leaves no trace"
+    assert passes(checks, chunk), "a leap of seq that was refused leaves no trace"
 
 
 @pytest.mark.parametrize("name", ["observation", "a_tm1", "is_first", "origin", "weights_version"])
 def test_another_shape_or_dtype_is_dropped(name):
     checks, chunk = make()
     array = np.asarray(getattr(chunk, name))
-    assert not checks(chunk._replace(**{name: np.concatenate([array.reshape(-1)] * 2)}))
-    assert not checks(chunk._replace(**{name: array.astype(np.float64)}))
+    assert not passes(checks, chunk._replace(**{name: np.concatenate([array.reshape(-1)] * 2)}))
+    assert not passes(checks, chunk._replace(**{name: array.astype(np.float64)}))
     assert checks.counts_by_reason()["shape"] == 2
+
+
+def test_of_a_batch_only_what_is_unsound_is_dropped():
+    checks, chunk = make()
+    bad = [with_value(chunk, "a_tm1", 3), with_value(chunk, "r_t", np.nan), with_value(chunk, "weights_version", 11)]
+    assert checks(stacked(chunk, bad[0], chunk, bad[1], bad[2])) == [True, False, True, False, False]
+    assert checks(stacked(chunk, bad[2], chunk)) == [True, False, True], "nothing wrong but a version"
+    assert {r: n for r, n in checks.counts_by_reason().items() if n} == {"action": 1, "number": 1, "version": 2}
+
+
+def test_a_chunk_that_is_refused_for_its_version_moves_no_bound():
+    checks, chunk = make()
+    far = chunk._replace(origin=np.array(ORIGIN._replace(seq=90_000), np.int64))
+    further = chunk._replace(origin=np.array(ORIGIN._replace(seq=180_000), np.int64))
+    assert not passes(checks, far._replace(weights_version=np.int64(11)))
+    assert not passes(checks, further)
+    assert passes(checks, far) and passes(checks, further)
 
 
 def test_each_dimension_of_an_action_has_its_own_range():
     checks, chunk = make(MultiDiscrete((2, 3)))
-    assert checks(chunk._replace(a_tm1=np.tile(np.array([1, 2], np.int32), (4, 1))))
-    assert not checks(chunk._replace(a_tm1=np.tile(np.array([2, 1], np.int32), (4, 1))))
+    assert passes(checks, chunk._replace(a_tm1=np.tile(np.array([1, 2], np.int32), (4, 1))))
+    assert not passes(checks, chunk._replace(a_tm1=np.tile(np.array([2, 1], np.int32), (4, 1))))
 
 
 def test_the_log_is_not_flooded(caplog):
     checks, chunk = make()
     for _ in range(1000):
-        checks(with_value(chunk, "a_tm1", 3))
+        passes(checks, with_value(chunk, "a_tm1", 3))
     assert len(caplog.records) == 4
