@@ -1,5 +1,7 @@
 import os
+import signal
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job inherits that it is ignored
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
