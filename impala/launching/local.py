@@ -346,7 +346,7 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     if not (was_interrupted or is_done):
         return _report(processes, failed or ended)
     # Of a population each has its own last checkpoint, unless it had nothing to save yet.
-    began = {name for name in learners if _counts(processes, name, learners[name])}
+    began = {name for name in learners if _has_begun(processes, name, learners[name])}
     if was_interrupted and not began:
         say("interrupted before the first update: there is nothing new to save")
         return EXIT_INTERRUPTED
@@ -354,8 +354,8 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     return _report(processes, lost or failed or ended) if lost or not learners else 0
 
 
-def _counts(processes: Processes | Threads, name: str, status: int) -> bool:
-    """Returns whether a learner got far enough for its exit status to say something of what was saved."""
+def _has_begun(processes: Processes | Threads, name: str, status: int) -> bool:
+    """Returns whether a learner had something to save: it made an update, or failed by itself before its first."""
     has_trained = processes.node(name).facts.get("has_trained")
     return bool(has_trained) or status not in (EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
 
