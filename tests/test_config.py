@@ -624,3 +624,17 @@ def test_every_key_is_documented_with_a_default_that_can_be_typed():
             assert value == config_lib.flatten(config_lib.build({"environment": {"name": "catch"}}))[key], key
     assert documented["replay.queue_kind"][1].startswith("queue | uniform_once | drop_oldest; of fresh chunks")
     assert documented["learner.max_lag"][0] == "null"
+
+
+@pytest.mark.parametrize("was, normalisation", [(True, "mean"), (False, "plain")])
+def test_how_frames_enter_was_called_center_frames(was, normalisation):
+    data = {"environment": {"name": "atari:pong"}, "network": {"center_frames": was}}
+    assert config_lib.build(data).network.normalisation == normalisation
+    assert config_lib.build({"environment": {"name": "atari:pong"}}).network.normalisation == "median"
+    assert "center_frames" not in config_lib.dump(config_lib.build(data))
+
+
+@pytest.mark.parametrize("network", [{"center_frames": "yes"}, {"center_frames": True, "normalisation": "mean"}])
+def test_center_frames_beside_its_new_name_or_with_another_value_is_refused(network):
+    with pytest.raises(config_lib.ConfigError, match="^network: center_frames=.*: is called normalisation now"):
+        config_lib.build({"environment": {"name": "atari:pong"}, "network": network})

@@ -78,10 +78,22 @@ class EnvironmentConfig(Model):
 class NetworkConfig(Model):
     torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
     hidden_sizes: Sizes = (64, 64)  # of the MLP
-    center_frames: bool = True  # 84×84 ones: each less its own mean; false: as in the paper
+    normalisation: Literal["median", "mean", "plain", "raw"] = "median"  # of frames: networks/torsos.py
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
     core_size: Size = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was_called(cls, data):
+        """Runs until 32d4970 said `center_frames`; they go on as they began."""
+        if not isinstance(data, dict) or "center_frames" not in data:
+            return data
+        data = dict(data)
+        was = data.pop("center_frames")
+        if type(was) is not bool or "normalisation" in data:
+            raise ValueError(f"center_frames={was!r}: is called normalisation now; expected that alone")
+        return data | {"normalisation": "mean" if was else "plain"}
 
     @property
     def core_state_shape(self) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ def make(
     *,
     torso: str = "shallow",
     hidden_sizes=(64, 64),
-    center_frames: bool = True,
+    normalisation: str = "median",
     core: str = "none",
     core_size: int = 256,
     clip_reward: Callable = tf.identity,
@@ -30,11 +30,12 @@ def make(
     """Makes a network for `environment` by the names of its torso and core, the same for the same seed.
 
     Args:
+      normalisation: of frames, a name of `torsos.NORMALISATIONS`.
       core: "none" or "lstm" with `core_size` units, which is fed the last reward through `clip_reward`.
       popart_step: of PopArt's moments for each of `num_tasks`; None for plain values.
     """
     made = torsos.make(
-        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, center_frames=center_frames, seed=seed,
+        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed,
         bfloat16=bfloat16,
     )  # fmt: skip
     lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from impala import distributions
 from impala.networks.popart import PopArt
-from impala.networks.torsos import Torso
+from impala.networks.torsos import Features, Torso
 from impala.types import Actions
 
 
@@ -17,6 +17,7 @@ class Outputs(NamedTuple):
     value: tf.Tensor  # [n, B]; with PopArt [n, B, K], normalised, for each of K tasks
     core_state: Any = ()  # [B, …] after the last observation; () without a core
     moments: Any = ()  # with PopArt: mean and scale of the values of each task, both [K]
+    hidden: Any = ()  # what hidden layers with ReLU said, [n·B, …, units] by name; () where the torso does not tell
 
 
 class ActorCritic(tf.Module):
@@ -24,8 +25,8 @@ class ActorCritic(tf.Module):
 
     With `popart` there is a value for each of its tasks, normalised by what it keeps of them.
 
-    A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F]; a `tf.Module`, so that its
-    variables are found.
+    A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F], or `torsos.Features`,
+    which tell of its hidden layers too; a `tf.Module`, so that its variables are found.
     """
 
     def __init__(self, torso: Torso, actions: Actions, *, core=None, popart: PopArt | None = None, seed: int = 0):
@@ -55,15 +56,17 @@ class ActorCritic(tf.Module):
           core_state: [B, …] before the first observation.
         """
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
-        features = self._torso(observation, is_first)  # [n·B, F]
+        features, hidden = self._torso(observation, is_first), ()
+        if isinstance(features, Features):
+            features, hidden = features  # [n·B, F]
         if self._core:
             features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
         logits = tf.reshape(self._policy(features), [n, -1, self._num_parameters])
         value = self._value(features)
         if self._popart:
             value = tf.reshape(value, [n, -1, self._popart.num_tasks])
-            return Outputs(logits, value, core_state, self._popart.moments())
-        return Outputs(logits, tf.reshape(value, [n, -1]), core_state)
+            return Outputs(logits, value, core_state, self._popart.moments(), hidden)
+        return Outputs(logits, tf.reshape(value, [n, -1]), core_state, hidden=hidden)
 
     def observe_targets(self, task, count, total, total_of_squares) -> None:
         """Brings PopArt's moments up to date with value targets; see `PopArt.update`."""

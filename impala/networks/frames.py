@@ -25,10 +25,31 @@ def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block
     return tf.concat(_planes(blocks, is_first, num_stacked), axis=-1)
 
 
-def plane_means(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor:
-    """Returns the mean [n, B, 1, 1, k] of each plane of `stack_planes`, float32."""
-    means = tf.reduce_mean(tf.cast(frames, tf.float32), axis=[2, 3], keepdims=True)
-    return tf.stack(_planes(means, is_first, num_stacked), axis=-1)
+def medians(frames: tf.Tensor) -> tf.Tensor:
+    """Returns the median of each frame [n+k−1, B], float32: what the background is where it fills half of the screen.
+
+    Of every fourth pixel of every fourth row, by bisection: as cheap as the mean. Whole numbers only.
+    """
+    size, step = frames.shape[2] * frames.shape[3], 4
+    rows = tf.reshape(frames, [-1, step * frames.shape[3]])[:, 2 * frames.shape[3] : 3 * frames.shape[3]]
+    # By a column of blocks and not by strides, which TensorFlow takes several times as long for.
+    pixels = tf.reshape(tf.cast(tf.reshape(rows, [-1, step])[:, 2], tf.float32), [-1, size // step**2])
+    ones, half = tf.ones([size // step**2, 1]), size // step**2 / 2
+    low = tf.zeros_like(pixels[:, :1])
+    for bit in (128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0):  # the largest number that at most half of them are below
+        num_below = tf.matmul(tf.cast(pixels < low + bit, tf.float32), ones)
+        low += bit * tf.cast(num_below <= half, tf.float32)
+    return tf.reshape(low, tf.shape(frames)[:2])
+
+
+def means(frames: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of each frame [n+k−1, B], float32."""
+    return tf.reduce_mean(tf.cast(frames, tf.float32), axis=[2, 3])
+
+
+def stack_levels(levels: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor:
+    """Returns what `medians` or `means` say of each plane of `stack_planes`, [n, B, 1, 1, k]."""
+    return tf.stack(_planes(levels[:, :, None, None], is_first, num_stacked), axis=-1)
 
 
 def _planes(frames, is_first, num_stacked):

@@ -14,6 +14,7 @@ class TargetOutputs(NamedTuple):
     value: tf.Tensor  # [n, B]
     core_state: Any  # of the network; the copy goes on from the same state at the next unroll
     moments: Any  # see `Outputs`
+    hidden: Any  # of the network; see `Outputs`
     target_logits: tf.Tensor  # [n, B, A], of the copy
 
 

@@ -10,13 +10,15 @@
 
 Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
 
-Frames are scaled by 1/255 and, unless `center_frames` is false, each is less its own mean. On a background that is not
-black every step of Adam moves a filter's output everywhere and in one direction, until its ReLU is silent for good: on
-Pong 15 of the first layer's 16 filters (docs/results/pong).
+Frames enter as `NORMALISATIONS` says. What is subtracted should be the background, since whatever is not zero where
+nothing is moves every filter's output everywhere and in one direction at each step of Adam, until its ReLU is silent
+for good; and at 1/255 the first layers hardly change what they say under an optimizer whose step knows no scale. With
+a frame's median taken off, and 1/16, both Pong (grey) and Breakout (black) are learned (docs/results/frames).
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,22 +29,45 @@ Torso = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _BLOCK = 4  # pixels; the stride of the first convolution
 
 
+class Normalisation(NamedTuple):
+    """What is taken off every frame, a number [n+k−1, B] of each or nothing, and what the rest is multiplied with."""
+
+    level: Callable[[tf.Tensor], tf.Tensor] | None
+    scale: float
+
+
+NORMALISATIONS = {
+    "median": Normalisation(frames.medians, 1 / 16),
+    "mean": Normalisation(frames.means, 1 / 255),
+    "plain": Normalisation(None, 1 / 255),  # the paper's
+    "raw": Normalisation(None, 1.0),  # RLlib's
+}
+
+
+class Features(NamedTuple):
+    """What a torso makes of n·B observations, and what its hidden layers said on the way, with ReLU."""
+
+    values: tf.Tensor  # [n·B, F]
+    hidden: dict[str, tf.Tensor]  # [n·B, …, units] by the layer's name
+
+
 def make(
-    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), center_frames: bool = True, seed: int = 0,
+    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), normalisation: str = "median", seed: int = 0,
     bfloat16: bool = False,
 ) -> Torso:  # fmt: skip
     """Makes the torso called `name`; `num_stacked` frames are stacked, `hidden_sizes` serve the MLP."""
+    of_frames = NORMALISATIONS[normalisation]
     build = _Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
     if name == "mlp":
         return Mlp(hidden_sizes, build)
     if name == "minatar":
         return MinAtarTorso(build)
     if name == "shallow":
-        return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, center_frames, build)
+        return AtariTorso([(16, 8, 4), (32, 4, 2)], 256, num_stacked, of_frames, build)
     if name == "nature":
-        return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, center_frames, build)
+        return AtariTorso([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512, num_stacked, of_frames, build)
     if name == "resnet":
-        return ResNet((16, 32, 32), 256, num_stacked, center_frames, build)
+        return ResNet((16, 32, 32), 256, num_stacked, of_frames, build)
     raise ValueError(f"network.torso: {name!r} is unknown; expected mlp, minatar, shallow, nature or resnet")
 
 
@@ -89,16 +114,16 @@ class MinAtarTorso(tf.Module):
 
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
         x = tf.cast(tf.reshape(observation, [-1, *observation.shape[2:]]), tf.float32)  # [n·B, 10, 10, channels]
-        x = self._convolution(x)
-        x = self._dense(tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
-        return tf.cast(x, tf.float32)
+        hidden = {"conv_1": (x := self._convolution(x))}
+        hidden["dense"] = x = self._dense(_flat(x))
+        return Features(tf.cast(x, tf.float32), hidden)
 
 
 class BlockConv(tf.Module):
     """An s×s/(b) convolution without padding, s a multiple of b, on frames whose b×b blocks were turned into channels.
 
     The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D` on
-    `scale` · frames. No gradient flows to the frames.
+    `scale` · (frames − levels), a number for each plane. No gradient flows to the frames.
     """
 
     def __init__(self, channels: int, size: int, block: int, num_stacked: int, scale: float, build: _Builder):
@@ -108,12 +133,19 @@ class BlockConv(tf.Module):
         self.kernel = tf.Variable(build.initializer()([size, size, num_stacked, channels]), name="kernel")
         self.bias = tf.Variable(tf.zeros([channels]), name="bias")
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, levels: tf.Tensor | None = None) -> tf.Tensor:
+        """Takes blocks [N, H, W, k·b²] and levels [N, 1, 1, k]; returns [N, H', W', channels]."""
         outer, block, _, _, num_stacked, channels = self._shape
-        kernel = tf.transpose(tf.reshape(self.kernel * self._scale, self._shape), [0, 2, 4, 1, 3, 5])
+        wide = self.kernel * self._scale
+        kernel = tf.transpose(tf.reshape(wide, self._shape), [0, 2, 4, 1, 3, 5])
         kernel = tf.reshape(kernel, [outer, outer, num_stacked * block * block, channels])
+        bias = self.bias
+        if levels is not None and self._dtype == tf.bfloat16:  # before the rounding, or it would outweigh the picture
+            x = tf.cast(x, tf.float32) - tf.repeat(levels, block * block, axis=-1)
+        elif levels is not None:  # of the small result and not of the large input: it is linear
+            bias = bias - tf.matmul(levels, tf.reduce_sum(wide, axis=[0, 1])[None, None])
         x = _convolve(tf.cast(x, self._dtype), tf.cast(kernel, self._dtype))
-        return tf.nn.relu(tf.nn.bias_add(x, tf.cast(self.bias, self._dtype)))
+        return tf.nn.relu(x + tf.cast(bias, self._dtype))
 
 
 @tf.custom_gradient
@@ -139,53 +171,65 @@ class AtariTorso(tf.Module):
     """Convolutions (channels, size, stride) with ReLU, the first of stride 4, then one dense layer."""
 
     def __init__(
-        self, convolutions: Sequence[tuple[int, int, int]], units: int, num_stacked: int, center_frames: bool,
-        build: _Builder,
+        self, convolutions: Sequence[tuple[int, int, int]], units: int, num_stacked: int,
+        normalisation: Normalisation, build: _Builder,
     ):  # fmt: skip
         super().__init__("atari_torso")
         (channels, size, stride), *rest = convolutions
         assert stride == _BLOCK and size % _BLOCK == 0, "the first layer is a block convolution"
-        self._num_stacked, self._center_frames = num_stacked, center_frames
-        self._first = BlockConv(channels, size, _BLOCK, num_stacked, 1 / 255, build)
+        self._num_stacked, self._level = num_stacked, normalisation.level
+        self._first = BlockConv(channels, size, _BLOCK, num_stacked, normalisation.scale, build)
         self._rest = [build.conv(c, s, stride, activation="relu") for c, s, stride in rest]
         self._dense = build.dense(units, "relu")
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Features:
         x = frames.stack_blocks(observation, is_first, self._num_stacked, _BLOCK)  # [n, B, H/4, W/4, 16k]
-        if self._center_frames:
-            means = frames.plane_means(observation, is_first, self._num_stacked)
-            x = tf.cast(x, tf.float32) - tf.repeat(means, _BLOCK**2, axis=-1)
-        x = self._first(tf.reshape(x, [-1, *x.shape[2:]]))
-        for layer in self._rest:
-            x = layer(x)
-        x = self._dense(tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
-        return tf.cast(x, tf.float32)  # [n·B, units]
+        levels = _levels(self._level, observation, is_first, self._num_stacked)  # [n·B, 1, 1, k]
+        hidden = {"conv_1": (x := self._first(tf.reshape(x, [-1, *x.shape[2:]]), levels))}
+        for number, layer in enumerate(self._rest, start=2):
+            hidden[f"conv_{number}"] = x = layer(x)
+        hidden["dense"] = x = self._dense(_flat(x))
+        return Features(tf.cast(x, tf.float32), hidden)  # [n·B, units]
 
 
 class ResNet(tf.Module):
     """The paper's deep network: sections of a convolution, a max-pool and two residual blocks."""
 
-    def __init__(self, channels: Sequence[int], units: int, num_stacked: int, center_frames: bool, build: _Builder):
+    def __init__(
+        self, channels: Sequence[int], units: int, num_stacked: int, normalisation: Normalisation, build: _Builder
+    ):
         super().__init__("resnet")
-        self._num_stacked, self._center_frames = num_stacked, center_frames
+        self._num_stacked, (self._level, self._scale) = num_stacked, normalisation
         self._sections = [
             (build.conv(c, 3, padding="same"), [[build.conv(c, 3, padding="same") for _ in range(2)] for _ in range(2)])
             for c in channels
         ]
         self._dense = build.dense(units, "relu")
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Features:
         x = frames.stack_planes(observation, is_first, self._num_stacked)  # [n, B, H, W, k]
-        x = tf.cast(x, tf.float32)
-        if self._center_frames:
-            x -= frames.plane_means(observation, is_first, self._num_stacked)
-        x = tf.reshape(x, [-1, *x.shape[2:]]) * (1 / 255)
-        for conv, blocks in self._sections:
+        x = tf.cast(tf.reshape(x, [-1, *x.shape[2:]]), tf.float32)
+        if self._level:
+            x -= _levels(self._level, observation, is_first, self._num_stacked)
+        x, hidden = x * self._scale, {}
+        for number, (conv, blocks) in enumerate(self._sections, start=1):
             x = tf.nn.max_pool2d(conv(x), ksize=3, strides=2, padding="SAME")
             for block in blocks:
                 y = x
                 for layer in block:
                     y = layer(tf.nn.relu(y))
                 x += y
-        x = self._dense(tf.reshape(tf.nn.relu(x), [-1, int(tf.TensorShape(x.shape[1:]).num_elements())]))
-        return tf.cast(x, tf.float32)
+            hidden[f"section_{number}"] = tf.nn.relu(x)
+        hidden["dense"] = x = self._dense(_flat(tf.nn.relu(x)))
+        return Features(tf.cast(x, tf.float32), hidden)
+
+
+def _levels(level: Callable | None, observation: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor | None:
+    if level is None:
+        return None
+    levels = frames.stack_levels(level(observation), is_first, num_stacked)
+    return tf.reshape(levels, [-1, *levels.shape[2:]])
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [-1, int(tf.TensorShape(x.shape[1:]).num_elements())])

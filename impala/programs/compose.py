@@ -115,7 +115,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
     def make():
         network = config.network
         return networks.make(
-            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, center_frames=network.center_frames,
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation,
             core=network.core, core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
             popart_step=config.loss.popart_step if config.loss.popart else None,
             num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,

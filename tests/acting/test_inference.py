@@ -115,7 +115,8 @@ def test_a_batch_of_many_requests_gives_what_each_alone_would_get(core):
     for count in range(1, 5):
         for ours, theirs in zip(compute_together(outputs, requests[:count]), alone):
             for one, other in zip(ours, theirs, strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+                # Noise less its median, in sixteenths, rounds 16 times as coarsely as 255ths do; another row's is 0.1 off.
+                np.testing.assert_allclose(one, other, rtol=0, atol=16e-6)
 
 
 def test_two_batches_at_once_and_none_during_a_pause():

@@ -120,6 +120,7 @@ MUTATIONS = [
     ("losses/telemetry.py", "kl(rows.mu_tm1, rows.pi_tm1)", "kl(rows.pi_tm1, rows.mu_tm1)"),
     ("losses/telemetry.py", "valid_t * (1.0 - rows.is_replayed)", "valid_t"),
     ("losses/telemetry.py", "exclusive=True", "exclusive=False"),
+    ("losses/telemetry.py", "variance(target_tm1 - v_tm1)", "variance(v_tm1)"),
 ]  # fmt: skip
 
 

@@ -158,7 +158,7 @@ def test_impact_corrects_towards_the_target_network():
     with tf.GradientTape() as tape:
         for tensor in tensors:
             tape.watch(tensor)
-        total, _ = loss(TargetOutputs(*tensors[:2], core_state=(), moments=(), target_logits=tensors[2]), batch)
+        total, _ = loss(TargetOutputs(*tensors[:2], core_state=(), moments=(), hidden=(), target_logits=tensors[2]), batch)
     gradients = tape.gradient(total, tensors)
     assert np.abs(gradients[0]).max() > 0 and np.abs(gradients[1]).max() > 0
     assert gradients[2] is None or not np.abs(gradients[2]).any()
