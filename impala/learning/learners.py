@@ -7,8 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala.learning import units
 from impala.learning.gradients import naming_lost_peers
 from impala.types import Chunk, Origin, Weights
+
+_UNITS_PERIOD = 16  # updates between two looks at the hidden layers
 
 
 class NonFiniteUpdates(RuntimeError):
@@ -76,7 +79,8 @@ class Learner:
         if epsilon is not None:
             self.optimizer.epsilon.assign(epsilon)
         with naming_lost_peers() if self._group else contextlib.nullcontext():
-            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors)
+            is_due = tf.convert_to_tensor(np.bool_(self.num_updates % _UNITS_PERIOD == 0))
+            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors, is_due)
         self.num_updates += 1
         metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
         result = Result(self.num_updates, bool(applied), metrics, dict(zip(self._column_names, chunks.numpy())))
@@ -98,12 +102,13 @@ class Learner:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
-    def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor]):
+    def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor], is_due: tf.Tensor):
         self.num_traces += 1  # runs while tracing only
         self.optimizer.learning_rate.assign(learning_rate)
         with tf.GradientTape() as tape:
             outputs = self.network(*network_inputs(batch))
             loss, metrics = self._loss(outputs, batch, **scheduled)
+        metrics = metrics | units.shares(getattr(outputs, "hidden", ()), is_due)
         gradients = tape.gradient(loss, self._variables)
         columns = _facts(batch) | {name: metrics.pop(name) for name in list(metrics) if metrics[name].shape.rank}
         self._column_names, chunks = list(columns), tf.stack([tf.cast(c, tf.float64) for c in columns.values()])

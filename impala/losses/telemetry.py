@@ -13,8 +13,9 @@ def metrics(
     rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, whether the scheme clips or not.
     effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
     the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
-    rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
-    surrogate cuts off, or the ε-correction at least halves.
+    explained_variance: 1 − Var(v − V) / Var(v), 1 where the value says what the targets will be, NaN where these are
+    all alike. rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy
+    gradient the surrogate cuts off, or the ε-correction at least halves.
     """
     num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
 
@@ -38,6 +39,7 @@ def metrics(
         "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
         "kl_mu_pi": mean(rows.distribution.kl(rows.mu_tm1, rows.pi_tm1)),
         "trace_length": _mean_trace_length(targets, discount_t, mask_t),
+        "explained_variance": _explained_variance(targets.target_tm1, rows.v_tm1, valid_t),
         "value_correction": tf.sqrt(mean(tf.square(targets.target_tm1 - rows.v_tm1))),
         "rejected_fraction": mean(1.0 - mask_t),
         "policy_clipped_fraction": mean(is_clipped_tm1),
@@ -45,6 +47,18 @@ def metrics(
         "num_transitions": tf.reduce_sum(valid_t * (1.0 - rows.is_replayed)),
         "num_rows": tf.reduce_sum(valid_t),
     }
+
+
+def _explained_variance(target_tm1, v_tm1, valid_t) -> tf.Tensor:
+    num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
+
+    def variance(x_tm1):
+        mean = tf.reduce_sum(valid_t * x_tm1) / num_valid
+        return tf.reduce_sum(valid_t * tf.square(x_tm1 - mean)) / num_valid
+
+    of_targets = variance(target_tm1)
+    share = 1.0 - variance(target_tm1 - v_tm1) / tf.maximum(of_targets, 1e-12)
+    return tf.where(of_targets > 1e-12, share, float("nan"))
 
 
 def _mean_trace_length(targets, discount_t, mask_t) -> tf.Tensor:

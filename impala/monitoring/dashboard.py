@@ -169,6 +169,7 @@ def _columns(row: dict[str, Any]):
         ("updates/s", _number(row["updates_per_second"])),
         ("return, last 100", _number(row["return_mean"])),
         ("episodes", f"{row['episodes']:,}"),
+        ("silent units", row["silent_units"] or "–"),
         (
             "policy lag mean/p95/max",
             _lag(row, " / "),
@@ -184,6 +185,7 @@ def _columns(row: dict[str, Any]):
         ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
         ("entropy", _number(row["entropy"], 3)),
         ("gradient norm", _number(row["grad_norm"], 1)),
+        ("explained variance", _number(row["explained_variance"], 2)),
         ("ρ > 1", percent("rho_clipped_fraction")),
         ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
         ("learning rate", f"{row['learning_rate']:.2e}"),

@@ -20,13 +20,14 @@ from impala.types import Episode
 LOSS_COLUMNS = (
     "loss", "policy_loss", "value_loss", "entropy", "value", "advantage_mean", "advantage_std", "log_rho_mean",
     "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
-    "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
+    "explained_variance", "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )  # fmt: skip
+UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
     "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "epsilon",
-    "learner_wait_fraction",
+    *UNIT_COLUMNS, "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
     "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "unsound_chunks",
@@ -35,6 +36,7 @@ COLUMNS = (
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _WINDOW = 100  # episodes in return_mean
+_NUM_ROWS_SILENT = 12
 
 
 def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
@@ -89,6 +91,14 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
     return dict(memory)
 
 
+def _mean_or_max(name: str, values: list[float]) -> float:
+    """Returns the mean, or of a maximum the largest, of those updates that measured it; NaN where none did."""
+    measured = np.array(values)[~np.isnan(values)]
+    if not len(measured):
+        return float("nan")
+    return float((np.max if name.endswith("_max") else np.mean)(measured))
+
+
 class FrameCounter:
     """Counts the frames and updates of a learner that leaves the rest to the first of its peers."""
 
@@ -134,6 +144,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._last_row: dict[str, Any] = {}
         self._is_over = False
+        self._silent_units = collections.deque(maxlen=_NUM_ROWS_SILENT)  # by layer, of the last rows
         self._begin_period()
 
     def _begin_period(self):
@@ -226,6 +237,13 @@ class Monitor:
         return 4 * MAX_BYTES
 
     @property
+    def silent_units(self) -> dict[str, float]:
+        """The least of twelve rows by layer, none before there are so many: a batch may hold one situation."""
+        if len(self._silent_units) < _NUM_ROWS_SILENT:
+            return {}
+        return {layer: min(row[layer] for row in self._silent_units) for layer in self._silent_units[-1]}
+
+    @property
     def num_lost_rows(self) -> int:
         """Rows that could not be written, of all files."""
         return sum(log.num_failed for log in (self._metrics, self._episodes, self._tasks, self._tensorboard))
@@ -261,9 +279,7 @@ class Monitor:
         is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
         largest = np.concatenate(self._largest_lags) if self._lags else lags
         losses = {
-            name: float((np.max if name.endswith("_max") else np.mean)([m[name] for m in self._losses]))
-            if self._losses
-            else None
+            name: _mean_or_max(name, [m[name] for m in self._losses]) if self._losses else None
             for name in LOSS_COLUMNS
         }
         shares = {
@@ -273,7 +289,7 @@ class Monitor:
             for name in ("environment", "inference", "table", "blocked")
         }
         frames_per_second = (self.frames - self._frames_at_start) / elapsed
-        return losses | shares | lag_columns(lags, largest, is_replayed) | {
+        return losses | shares | self._unit_columns() | lag_columns(lags, largest, is_replayed) | {
             "frames": self.frames,
             "agent_steps": self.frames // self._frames_per_step,
             "updates": self.updates,
@@ -289,6 +305,18 @@ class Monitor:
             "rss_table_mb": memory.get("table"),
             "rss_launcher_mb": memory.get("launcher"),
         }  # fmt: skip
+
+    def _unit_columns(self) -> dict[str, str]:
+        """Returns shares of units by layer, "conv_1:0.06 dense:0.41", of the period's updates that looked."""
+        columns = {"silent_units": self._units("silent_units/"), "dormant_units": self._units("dormant_units/")}
+        if columns["silent_units"]:
+            self._silent_units.append(columns["silent_units"])
+        return {name: " ".join(f"{layer}:{x:.2f}" for layer, x in shares.items()) for name, shares in columns.items()}
+
+    def _units(self, prefix: str) -> dict[str, float]:
+        names = [name for name in (self._losses[0] if self._losses else ()) if name.startswith(prefix)]
+        means = {name.removeprefix(prefix): _mean_or_max(name, [m[name] for m in self._losses]) for name in names}
+        return {layer: mean for layer, mean in means.items() if mean == mean}
 
     def close(self) -> None:
         self._metrics.close()

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 _SILENT_SECONDS = {"starting": 90.0}  # before it is said; imports and the first update took so long on busy machines
 _SILENT_ELSE = 15.0
 _USUAL_GROWTH_MB = 500.0  # of every node in its first minutes
+_MANY = 0.25  # of a layer's units that are silent
 
 
 class Node(Protocol):
@@ -45,6 +46,7 @@ class Notices:
             found[f"{name} checkpoint"] = _checkpoint(node.facts)
             found[f"{name} disk"] = _disk(node.facts)
             found[f"{name} logs"] = _logs(node.facts)
+            found[f"{name} units"] = _silent_units(node.facts)
             found[f"{name} chunks"] = _unsound(name, node.facts)
         self._last = {key: text for key, text in found.items() if text}
         return self._last
@@ -99,6 +101,14 @@ def _unsaved(facts: Mapping[str, Any]) -> str:
 def _logs(facts: Mapping[str, Any]) -> str | None:
     rows = facts.get("lost_rows", 0)
     return f"{rows:,} rows of logs could not be written; the run goes on without them" if rows else None
+
+
+def _silent_units(facts: Mapping[str, Any]) -> str | None:
+    shares = {layer: share for layer, share in facts.get("silent_units", {}).items() if share >= _MANY}
+    if not shares:
+        return None
+    layers = ", ".join(f"{share:.0%} of {layer}" for layer, share in shares.items())
+    return f"units that are on for no observation, twelve rows on end: {layers}; they learn nothing (docs/results/frames)"
 
 
 def _unsound(name: str, facts: Mapping[str, Any]) -> str | None:

@@ -401,6 +401,7 @@ class LearnerNode:
         row = self._monitor.write_row(
             scheduled=self._scheduled(), queue_fill=self._queue_fill(), counts=self._counts()
         )
+        self._stop.note(silent_units=self._monitor.silent_units)
         if self._replay_memory and self._replay_memory.is_open and (info := self._table_info(tables.REPLAY)):
             self._replay_memory.look(info.current_size, row["rss_table_mb"])
 

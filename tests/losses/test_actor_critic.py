@@ -152,6 +152,7 @@ def test_a_batch_of_nothing_but_resets_is_zero_and_finite():
     for reduction in ("sum", "mean"):
         loss, metrics = actor_critic(corrections.vtrace, reduction=reduction)(outputs, batch)
         assert float(loss) == 0.0
+        assert np.isnan(metrics.pop("explained_variance"))  # of targets that do not vary
         assert all(np.isfinite(metric) for metric in metrics.values())
 
 
@@ -282,6 +283,22 @@ def test_telemetry_by_hand():
     )  # fmt: skip
     for name, value in expected.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_the_explained_variance_is_that_of_the_targets_where_transitions_are_some():
+    (logits, value), batch = make_case(5)
+    target = np.random.default_rng(1).normal(size=(T, B)).astype(np.float32)
+
+    def correction(*, v_tm1, **_):
+        return Targets(tf.constant(target), tf.zeros_like(v_tm1))
+
+    valid = ~batch.is_first.numpy()[1:]
+    wanted = 1 - np.var((target - value[:-1])[valid]) / np.var(target[valid])
+    _, metrics = actor_critic(correction)((tf.constant(logits), tf.constant(value)), batch)
+    np.testing.assert_allclose(metrics["explained_variance"], wanted, rtol=1e-4)
+    target[:] = 2.0
+    _, metrics = actor_critic(correction)((tf.constant(logits), tf.constant(value)), batch)
+    assert np.isnan(metrics["explained_variance"]), "there is nothing to explain"
 
 
 def test_reward_clippings():

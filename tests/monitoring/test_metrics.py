@@ -52,6 +52,33 @@ def test_a_maximum_is_the_largest_of_its_period_and_all_else_is_a_mean(tmp_path)
     assert (row["log_rho_max"], row["entropy"]) == (4.0, 2.5)
 
 
+def test_what_only_some_updates_measure_is_the_mean_of_those(tmp_path):
+    monitor = make_monitor(tmp_path)
+    nan = float("nan")
+    for update, (explained, silent) in enumerate([(0.5, 0.5), (nan, nan), (0.7, 0.25)], 8):
+        units = {"silent_units/conv_1": silent, "dormant_units/conv_1": 1.0, "silent_units/dense": nan, "dormant_units/dense": nan}
+        monitor.add_update(update, UPDATE | units | {"explained_variance": explained, "trace_length": nan}, chunks(7))
+    row = write_row(monitor)
+    assert row["explained_variance"] == pytest.approx(0.6) and np.isnan(row["trace_length"])
+    assert (row["silent_units"], row["dormant_units"]) == ("conv_1:0.38", "conv_1:1.00")
+    monitor.add_update(11, UPDATE, chunks(7))
+    assert write_row(monitor)["silent_units"] == "", "a network that tells of no hidden layer"
+
+
+def test_a_layer_is_silent_as_far_as_it_was_for_twelve_rows(tmp_path):
+    """Rows that measured nothing do not count."""
+    monitor = make_monitor(tmp_path)
+    for update, silent in enumerate([0.9, 0.4, *[0.6] * 11, float("nan")], 8):
+        assert monitor.silent_units == ({} if update < 20 else {"dense": 0.4})
+        units = {"silent_units/dense": silent, "dormant_units/dense": silent}
+        monitor.add_update(update, UPDATE | units, chunks(7))
+        write_row(monitor)
+    assert monitor.silent_units == {"dense": 0.4}
+    monitor.add_update(22, UPDATE | {"silent_units/dense": 0.7, "dormant_units/dense": 0.7}, chunks(7))
+    write_row(monitor)
+    assert monitor.silent_units == {"dense": 0.6}
+
+
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_update(8, UPDATE, chunks(7, 5))  # trained on weights 7: lags 0 and 2
