@@ -166,6 +166,14 @@ def test_the_learning_rate_falls_with_the_frames():
     assert max(sizes[-2:]) < 0.1 * max(sizes[:2]) and min(sizes) > 0
 
 
+def test_schedules_end_with_the_run_or_at_a_horizon_of_their_own():
+    ends = {}
+    for horizon in (None, 30_000):
+        config = small(total_frames=3_000, learner__learning_rate_frames=horizon)
+        ends[horizon] = compose.make_schedules(config)(3_000)["learning_rate"]
+    assert ends == pytest.approx({None: 0.0, 30_000: 0.9 * config.learner.learning_rate})
+
+
 def test_the_entropy_cost_falls_with_the_frames_too():
     """And the loss takes what the schedule says: its parts add up with that cost, not with the configured one."""
     config = small(total_frames=3_000, loss__entropy_cost=0.2, loss__entropy_cost_schedule="linear")

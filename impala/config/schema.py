@@ -210,7 +210,7 @@ class Config(Model):
 MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
     "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds",
-    "evaluator.greedy",
-    "learner.learning_rate", "learner.learning_rate_schedule", "inference.transport", "population.burn_in_frames",
+    "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule", "learner.learning_rate_frames",
+    "inference.transport", "population.burn_in_frames",
     "population.period_episodes", "population.threshold", "population.factor", "population.probability",
 })  # fmt: skip

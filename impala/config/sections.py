@@ -192,7 +192,8 @@ class LearnerConfig(Model):
     num_learners: Workers = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
     optimizer: Literal["adam", "rmsprop"] = "adam"
     learning_rate: LearningRate = 5e-4
-    learning_rate_schedule: Schedule = "linear"  # to 0 at total_frames; late: constant for the first half
+    learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
+    learning_rate_frames: Frames | None = None  # where schedules end, a game's frames; total_frames if not given
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
     adam_beta1: Decay = 0.9
     rmsprop_decay: Decay = 0.99

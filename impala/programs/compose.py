@@ -273,11 +273,14 @@ def _jobs_after_update(config: Config, network) -> list[Callable]:
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
-    """Returns frames → keyword arguments of `Learner.update`; `total_frames` is the configured by default."""
+    """Returns frames → keyword arguments of `Learner.update`, by schedules that end at `learner.learning_rate_frames`.
+
+    Else at `total_frames`, the configured ones by default.
+    """
     from impala.learning.optimizers import SCHEDULES
 
     learner, loss = config.learner, config.loss
-    total = config.total_frames if total_frames is None else total_frames
+    total = learner.learning_rate_frames or (config.total_frames if total_frames is None else total_frames)
     schedules = {
         "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
         "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
