@@ -29,6 +29,8 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     from impala.launching import runs as runs_lib
     from impala.programs import compose, estimates
 
+    if not restart:
+        config = runs_lib.as_begun(folder, config)
     with _answering(config):
         spec = compose.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():

@@ -1,6 +1,7 @@
 """Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -164,6 +165,25 @@ def test_only_budget_logging_and_learning_rate_may_change_on_resume():
     assert runs.config_differences(old, config_lib.load("configs/catch.yaml", allowed)) == []
     changed = config_lib.load("configs/catch.yaml", {"learner.unroll_length": 5, "seed": 3})
     assert [line.split(":")[0] for line in runs.config_differences(old, changed)] == ["learner.unroll_length", "seed"]
+
+
+def test_a_run_goes_on_with_the_defaults_that_it_began_with(tmp_path):
+    """Runs until 32d4970 took each frame's mean off, and called that center_frames."""
+    path = tmp_path / "mine.yaml"
+    path.write_text('environment: {name: "atari:pong"}\nlearner: {batch_size: 4}\n')
+    mine = config_lib.load(path)
+    folder = tmp_path / "run"
+    assert runs.as_begun(folder, mine) is mine, "there is no run"
+    folder.mkdir()
+    shutil.copy("docs/results/pong/config.yaml", folder)
+    assert runs.as_begun(folder, mine) is mine, "nothing to resume"
+    (folder / "checkpoints/0000000001").mkdir(parents=True)
+    begun = runs.as_begun(folder, mine)
+    assert (mine.network.normalisation, begun.network.normalisation) == ("median", "mean")
+    kept = config_lib.load(folder / "config.yaml")
+    assert begun == kept and runs.config_differences(kept, begun) == []
+    set_by_somebody = runs.as_begun(folder, config_lib.load(path, {"network.normalisation": "raw", "seed": 0}))
+    assert [d.split(":")[0] for d in runs.config_differences(kept, set_by_somebody)] == ["network.normalisation"]
 
 
 def test_the_first_five_differences_are_named(capsys, tmp_path):

@@ -135,6 +135,16 @@ def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
     return build(read_yaml(path), overrides)
 
 
+def over(below: Config, above: Config) -> Config:
+    """Returns `above` with every key that nobody set in it taken from `below`."""
+    return build(_merged(below.model_dump(by_alias=True), above.model_dump(by_alias=True, exclude_unset=True)))
+
+
+def _merged(below: dict, above: Mapping) -> dict:
+    both = {key: _merged(below[key], value) for key, value in above.items() if isinstance(value, dict)}
+    return below | above | both
+
+
 def dump(config: Config) -> str:
     """Returns the resolved configuration as YAML; `load` of it gives an equal Config."""
     return yaml.dump(config.model_dump(mode="json", by_alias=True), Dumper=_Dumper, sort_keys=False)

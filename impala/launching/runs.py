@@ -76,11 +76,10 @@ class RunFolder:
             )
 
     def _check_contents(self, config) -> bool:
-        saved = self.path / "config.yaml"
         self._refuse_others()
-        if not saved.exists() or not any(any(folder.glob("checkpoints/[0-9]*")) for folder in agent_folders(self.path)):
+        if not _can_resume(self.path):
             return False
-        differences = config_differences(config_lib.load(saved), config)
+        differences = config_differences(config_lib.load(self.path / "config.yaml"), config)
         if differences:
             raise config_lib.ConfigError(
                 [
@@ -125,6 +124,24 @@ class RunFolder:
     def close(self) -> None:
         """Gives the folder free."""
         self._lock.close()
+
+
+def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
+    """Returns `config` with what nobody set in it as the run at `path` has it, if there is one to resume.
+
+    So a run goes on as it began although a default is another one by now.
+
+    Raises:
+      ConfigError: the run's own configuration cannot be read.
+    """
+    if not _can_resume(path):
+        return config
+    return config_lib.over(config_lib.load(path / "config.yaml"), config)
+
+
+def _can_resume(path: Path) -> bool:
+    has_checkpoints = (any(folder.glob("checkpoints/[0-9]*")) for folder in agent_folders(path))
+    return (path / "config.yaml").exists() and any(has_checkpoints)
 
 
 def agent_folders(path: Path) -> list[Path]:
