@@ -290,3 +290,14 @@ def test_interquartile_mean_and_probability_of_improvement():
     probability, lower, upper = scores_lib.improvement(high, low)
     assert probability == lower == upper == 1.0
     assert scores_lib.improvement(low, low)[0] == 0.5
+
+
+def test_the_probability_of_improvement_is_rliables():
+    """Ties count half; as many seeds of one as of the other are not needed."""
+    from rliable import metrics
+
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        one, other = random.integers(0, 6, (5, 3)), random.integers(0, 6, (7, 3))
+        expected = metrics.probability_of_improvement(one.astype(float), other.astype(float))
+        assert scores_lib._share_of_wins(one, other) == pytest.approx(expected)
