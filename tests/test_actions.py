@@ -48,7 +48,9 @@ class Follow:
         return np.eye(3, dtype="f4")[self._cue].reshape(-1, 6)
 
 
-@pytest.mark.parametrize("core, correction", [("none", "vtrace"), ("lstm", "vtrace"), ("none", "ppo_clip")])
+@pytest.mark.parametrize(
+    "core, correction", [("lstm", "vtrace"), *(pytest.param("none", word, marks=pytest.mark.soak) for word in ("vtrace", "ppo_clip"))]
+)
 @pytest.mark.parametrize(
     "actions, at_first, target", [(MultiDiscrete((3, 3)), 5 / 3, 4.8), (Continuous(2), 2.0, 4.6)], ids=["several", "continuous"]
 )  # fmt: skip

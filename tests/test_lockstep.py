@@ -246,6 +246,7 @@ def test_it_learns_catch(lag):
     assert learn("catch", 0.9, lag=lag) >= 0.9
 
 
+@pytest.mark.soak
 def test_it_learns_cartpole():
     """configs/cartpole.yaml with its own seed: about 20 s on two idle cores, where it may take 120."""
     assert learn("cartpole", 400.0) >= 400.0

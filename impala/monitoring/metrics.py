@@ -238,7 +238,7 @@ class Monitor:
 
     @property
     def silent_units(self) -> dict[str, float]:
-        """The least of twelve rows by layer, none before there are so many: a batch may hold one situation."""
+        """The least of twelve rows by layer, none before: a batch may hold one situation only."""
         if len(self._silent_units) < _NUM_ROWS_SILENT:
             return {}
         return {layer: min(row[layer] for row in self._silent_units) for layer in self._silent_units[-1]}

@@ -108,7 +108,7 @@ def _silent_units(facts: Mapping[str, Any]) -> str | None:
     if not shares:
         return None
     layers = ", ".join(f"{share:.0%} of {layer}" for layer, share in shares.items())
-    return f"units that are on for no observation, twelve rows on end: {layers}; they learn nothing (docs/results/frames)"
+    return f"units on for no observation, twelve rows on end: {layers}; they learn nothing (docs/results/frames)"
 
 
 def _unsound(name: str, facts: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from impala.environments import make
 from impala.programs.compose import make_learner, make_network
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.soak)])
 def test_compiled_step_matches_the_plain_one(optimizer):
     overrides = {"learner.optimizer": optimizer, "learner.epsilon": 0.01}
     plain_config = config_lib.load("configs/catch.yaml", overrides)

@@ -97,7 +97,14 @@ def test_an_environment_that_leaks_is_said(faulty):
     assert process.wait(END_SECONDS) == 0
 
 
-@pytest.mark.parametrize("fault, status", [("exit:2000", "status 0"), ("sys_exit:2000", "status"), ("raise:2000", "status 1")])
+@pytest.mark.parametrize(
+    "fault, status",
+    [
+        ("exit:2000", "status 0"),
+        pytest.param("sys_exit:2000", "status", marks=pytest.mark.soak),
+        pytest.param("raise:2000", "status 1", marks=pytest.mark.soak),
+    ],
+)
 def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
     process, _ = faulty(fault)
     wait_for(lambda: node_runs(process, "actor/0"), START_SECONDS, "its start")
@@ -125,7 +132,7 @@ def test_an_actor_whose_environment_keeps_the_interpreter_ends_with_a_killed_lau
     assert time.monotonic() - began < SECONDS_TO_END
 
 
-@pytest.mark.parametrize("fault", ["hang:0", "hold:-1"])
+@pytest.mark.parametrize("fault", [pytest.param("hang:0", marks=pytest.mark.soak), "hold:-1"])
 def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
     process, folder = faulty(fault)
     wait_for(lambda: (folder / "metrics.csv").exists(), START_SECONDS, "the learner has begun")

@@ -102,7 +102,7 @@ def test_trains_on_replayed_chunks_too_and_writes_a_profile(tmp_path):
     folder = tmp_path / "catch"
     result = run(
         *CATCH, "--run", folder, "--replay.fraction", 0.5, "--replay.size", 500, "--loss.correction", "clear",
-        "--total-frames", 80_000, "--target-return", 2, "--profile",
+        "--total-frames", 50_000, "--target-return", 2, "--profile",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     (trace,) = (folder / "profile").rglob("*.xplane.pb")
@@ -117,6 +117,7 @@ def test_trains_on_replayed_chunks_too_and_writes_a_profile(tmp_path):
     assert float(last["return_mean"]) > 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["uniform_once", "drop_oldest"])
 def test_the_other_tables_of_fresh_chunks_train_too(tmp_path, kind):
     folder = tmp_path / "catch"
@@ -135,7 +136,7 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
         "train", "--environment.name", "Pendulum-v1", "--network.torso", "mlp", "--loss.reward-clipping", "none",
         "--loss.popart", "true", "--learner.batch-size", 8, "--log-period-seconds", 1, "--run", folder,
     ]  # fmt: skip
-    result = run(*command, "--total-frames", 60_000)  # the episodes of the last second are not reported
+    result = run(*command, "--total-frames", 30_000)  # the episodes of the last second are not reported
     assert result.returncode == 0, result.stderr
     last = rows(folder)[-1]
     assert int(last["skipped_updates"]) == int(last["missing_chunks"]) == 0
@@ -154,7 +155,7 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     folder = tmp_path / "catch"
     options = ["--run", folder, "--network.core", "lstm", "--network.core-size", 32, "--learner.max-lag", 9]
     options += ["--learner.unroll-length", 16]
-    assert run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.5).returncode == 0
+    assert run(*CATCH, *options, "--total-frames", 300_000, "--target-return", 0.2).returncode == 0
     learned = rows(folder)
     assert int(learned[-1]["frames"]) < 300_000 and max(float(row["kl_mu_pi"] or 0) for row in learned) > 1e-3
     still = ["--learner.learning-rate", 1e-12, "--target-return", 2]
@@ -288,17 +289,6 @@ def test_a_killed_launcher_takes_its_nodes_along_however_young_they_are(tmp_path
     wait_for(lambda: not survivors(process), END_SECONDS, "the end of the nodes")
 
 
-def test_a_terminal_that_goes_away_costs_no_checkpoint(tmp_path):
-    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
-    wait_until_it_trains(tmp_path / "run")
-    os.killpg(process.pid, signal.SIGHUP)
-    time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGHUP)  # of the kernel and of the shell
-    assert process.wait(END_SECONDS) == 0
-    last = rows(tmp_path / "run")[-1]
-    assert checkpoints.read_state(tmp_path / "run" / "checkpoints")["updates"] == int(last["updates"])
-
-
 def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
     process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
     wait_until_it_trains(tmp_path / "run")
@@ -330,7 +320,9 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
     assert survivors(process) == []
 
 
-@pytest.mark.parametrize("name", ["actor/0", "learner/0", "table/0"])
+@pytest.mark.parametrize(
+    "name", ["actor/0", pytest.param("learner/0", marks=pytest.mark.soak), pytest.param("table/0", marks=pytest.mark.soak)]
+)
 def test_a_node_that_dies_ends_the_program(tmp_path, name):
     process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
     wait_until_it_trains(tmp_path / "run")

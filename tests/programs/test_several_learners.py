@@ -41,6 +41,7 @@ def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_pat
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("program, num_chunks, num_steps", [("seed", 8, 20), ("ga3c", 32, 5)])
 def test_learners_that_also_decide_learn_catch_together(tmp_path, program, num_chunks, num_steps):
     """Each for its share of the environments; all of them count, and at the end both hold the same weights."""
@@ -61,6 +62,7 @@ def test_learners_that_also_decide_learn_catch_together(tmp_path, program, num_c
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
 
 
+@pytest.mark.soak
 def test_members_of_a_population_may_have_several_learners(tmp_path):
     """What the first learner of a member copies and draws, its others take over: at the end they hold the same weights."""
     folder = tmp_path / "run"
@@ -90,6 +92,7 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
     assert not survivors(process)
 
 
+@pytest.mark.soak
 def test_a_learner_that_dies_ends_the_group(tmp_path):
     process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
     wait_until_it_trains(tmp_path / "run")
