@@ -17,7 +17,7 @@ from impala import config as config_lib
 from impala import environments, lockstep
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
-from impala.programs import compose
+from impala.nodes import parts, playing
 
 # Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
 _VECTORS = {
@@ -79,7 +79,7 @@ class Impala:
         defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
         config = config_lib.build({}, defaults | chosen | (overrides or {}))
-        compose.check(config)
+        parts.check(config)
         self._begin(config, lag)
 
     def _begin(self, config: config_lib.Config, lag: int) -> None:
@@ -109,8 +109,8 @@ class Impala:
 
     def evaluate(self, episodes: int = 10, *, greedy: bool = False) -> Evaluation:
         """Plays episodes with seeds of their own; actions are drawn from the policy, or its likeliest with `greedy`."""
-        seed = compose.evaluation_seed(self.config)
-        scores = compose.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
+        seed = playing.evaluation_seed(self.config)
+        scores = playing.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
         return Evaluation(*evaluations.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
@@ -154,7 +154,7 @@ class Impala:
             config = config_lib.build(config.model_dump(by_alias=True), {"environment.name": _name_of(environment)})
         if problem := _not_of_this_process(config.environment.name):
             raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
-        compose.check(config)
+        parts.check(config)
         agent._begin(config, state.get("lag", 0))
         # A process may train there: what is damaged is its to rename.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)

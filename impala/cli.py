@@ -243,7 +243,7 @@ def plot(options: argparse.Namespace, rest: list[str]) -> int:
     from impala.launching import runs as runs_lib
     from impala.monitoring import plots
 
-    folders = [folder for run in options.runs for folder in runs_lib.agent_folders(run)]
+    folders = [folder for run in options.runs for folder in runs_lib.member_folders(run)]
     return plots.main(folders, options.output or options.runs[0] / "curves.png")
 
 

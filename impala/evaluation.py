@@ -11,8 +11,9 @@ _FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action 
 
 def load_network(folder: Path, config: config_lib.Config, *, best: bool = False):
     """Builds the run's network and restores its newest sound checkpoint, or its `best`; returns (network, state)."""
+    from impala.agents.actor_critic import make_learner, make_network
     from impala.learning import checkpoints
-    from impala.programs.compose import check, make_learner, make_network
+    from impala.nodes.parts import check
 
     network = make_network(config, check(config))
     if best:  # its optimizer is not kept
@@ -37,7 +38,7 @@ def evaluate(
 
     Appends a row for each to evaluations.csv and returns them.
     """
-    from impala.programs.compose import evaluation_seed, play
+    from impala.nodes.playing import evaluation_seed, play
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)
@@ -64,7 +65,7 @@ def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None =
         raise config_lib.ConfigError([f"--video: needs {error.name}; pip install 'impala[video]'"]) from None
     import numpy as np
 
-    from impala.programs.compose import evaluation_seed, watch
+    from impala.nodes.playing import evaluation_seed, watch
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)

@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from impala.acting import actors, policies
+from impala.agents import actor_critic
 from impala.config import Config
-from impala.learning import learners
-from impala.programs import compose, placements
+from impala.learning.weights import assign_weights
+from impala.nodes import parts
+from impala.programs import placements
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin
 
@@ -56,15 +58,15 @@ class Lockstep:
         if config.num_fresh % num_tasks:
             raise ValueError(f"{config.num_fresh} fresh chunks a batch; expected a multiple of the {num_tasks} tasks")
         environments = environments or [
-            compose.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
+            parts.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]
         self.spec = spec = environments[0].spec
-        make_network = make_network or functools.partial(compose.make_network, config)
+        make_network = make_network or functools.partial(actor_critic.make_network, config)
         self.network = make_network(spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
         self._acting = make_network(spec) if lag else self.network
         self._acting_variables = list(self._acting.trainable_variables)
-        self.learner = compose.make_learner(config, self.network, correction)
+        self.learner = actor_critic.make_learner(config, self.network, correction)
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
@@ -73,7 +75,7 @@ class Lockstep:
         outputs, steps = policies.network_outputs(self._acting), []
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
-            seed = compose.lane_seed(config, 0, 0, task)
+            seed = parts.lane_seed(config, 0, 0, task)
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,
                 seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
@@ -95,7 +97,7 @@ class Lockstep:
         self._acting_version = self.learner.num_updates
         if self._lag:
             self._versions.append(self.learner.weights())
-            learners.assign_weights(self._acting_variables, self._versions[0])
+            assign_weights(self._acting_variables, self._versions[0])
             self._acting_version = self._versions[0].version
         return self._acting_version
 
@@ -114,7 +116,7 @@ class Lockstep:
         Calling it again with a larger number goes on where the last call ended.
         """
         total_frames = self._config.total_frames if total_frames is None else total_frames
-        scheduled = compose.make_schedules(self._config, total_frames)
+        scheduled = actor_critic.make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:
             while len(self._unroll) < self._config.num_fresh:

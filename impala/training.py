@@ -27,12 +27,12 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     """
     started = time.monotonic()
     from impala.launching import runs as runs_lib
-    from impala.programs import compose, estimates
+    from impala.nodes import estimates, parts
 
     if not restart:
         config = runs_lib.as_begun(folder, config)
     with _answering(config):
-        spec = compose.check(config)
+        spec = parts.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
@@ -84,7 +84,7 @@ def _with_room(folder: Path):
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local, processes  # installs the RPC stand-in
-    from impala.programs.run import Run
+    from impala.nodes.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
     _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
@@ -164,7 +164,7 @@ def _tell_the_end(processes, config, folder: Path) -> None:
     """Prints what was done, as the learners said it last: log files may lack it."""
     from impala.launching import runs as runs_lib
 
-    for index, agent in enumerate(runs_lib.agent_folders(folder)):
+    for index, agent in enumerate(runs_lib.member_folders(folder)):
         facts = processes.node(_first_learner(config, index)).facts
         if not facts.get("has_trained"):
             continue
@@ -188,7 +188,7 @@ def _tell(line: str, file=None) -> None:
 
 def _table_mb(config, spec) -> dict[str, float]:
     """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
-    from impala.programs import estimates
+    from impala.nodes import estimates
     from impala.types import chunk_spec, num_bytes
 
     chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6

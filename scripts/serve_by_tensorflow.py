@@ -51,7 +51,7 @@ def make_function(config, spec, *, is_batched: bool):
     """Returns frames [n, …] → (logits, value) as a `tf.function`."""
     import tensorflow as tf
 
-    from impala.programs.compose import make_network
+    from impala.agents.actor_critic import make_network
 
     network = make_network(config, spec)
     shape, dtype = spec.observation

@@ -9,7 +9,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 def pytest_collection_modifyitems(items):
     """The long files first, so that none of them is left for one worker at the end."""
     long = {
-        "programs", "lab", "test_lockstep.py", "test_notebooks.py", "test_gradients.py", "test_bench.py",
+        "programs", "lab", "test_lockstep.py", "test_notebooks.py", "test_groups.py", "test_bench.py",
         "test_equality.py",
     }  # fmt: skip
     items.sort(key=lambda item: not long & set(item.path.parts))

@@ -5,7 +5,7 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
-from impala.programs import compose
+from impala.nodes import parts
 from impala.types import ArraySpec, Continuous, EnvironmentSpec, MultiDiscrete, Step
 
 
@@ -70,10 +70,10 @@ def test_they_learn_to_follow(actions, at_first, target, core, correction):
 def test_corrections_of_discrete_actions_refuse_others(word):
     config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "loss.correction": word})
     with pytest.raises(config_lib.ConfigError, match=f"loss.correction: '{word}' is defined for discrete actions only"):
-        compose.check(config)
+        parts.check(config)
 
 
 def test_the_others_take_them():
     for word in ("none", "vtrace", "ppo_clip", "impact", "clear"):
         config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "loss.correction": word})
-        assert compose.check(config).actions == Continuous(1)
+        assert parts.check(config).actions == Continuous(1)

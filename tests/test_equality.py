@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala import lockstep
+from impala.agents import actor_critic
 from impala.config import Correction
 from impala.learning import optimizers
-from impala.programs import compose
+from impala.nodes import parts
 from impala.types import Origin
 
 T, B, SEED, NUM_UPDATES = 5, 4, 3, 30
@@ -36,12 +37,12 @@ def played(configuration, num_updates=NUM_UPDATES, **kwargs):
 
 def a2c(configuration):
     """Synchronous advantage actor-critic as a textbook has it (Mnih et al. 2016, algorithm S3, one thread)."""
-    environment = compose.make_environment(configuration, B)
-    network = compose.make_network(configuration, environment.spec)
+    environment = parts.make_environment(configuration, B)
+    network = actor_critic.make_network(configuration, environment.spec)
     variables = network.trainable_variables
     optimizer = optimizers.make("rmsprop", variables, epsilon=0.1, rmsprop_decay=0.99, rmsprop_momentum=0.0, adam_beta1=0.9)
     optimizer.learning_rate.assign(1e-3)
-    seed = compose.lane_seed(configuration, 0, 0, 0)
+    seed = parts.lane_seed(configuration, 0, 0, 0)
     random = np.random.default_rng([seed, 2])
     step = environment.reset(seed)
     for _ in range(NUM_UPDATES):
@@ -80,7 +81,7 @@ def test_impala_seed_and_ga3c_are_one_number_and_a2c_is_it_too(name):
     for program in ("seed", "ga3c"):
         for one, other in zip(played(config(program, name))[0], impala, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=program)
-    start = compose.make_network(config("impala", name), compose.check(config("impala", name))).trainable_variables
+    start = actor_critic.make_network(config("impala", name), parts.check(config("impala", name))).trainable_variables
     assert max(np.abs(a - b).max() for a, b in zip(impala, start)) > 0.01, "it moved"
     for one, other in zip(a2c(config("impala", name)), impala, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)

@@ -10,9 +10,10 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
-from impala.learning import learners
-from impala.programs import compose
-from impala.programs.compose import make_network
+from impala.agents import actor_critic
+from impala.agents.actor_critic import make_network
+from impala.learning.weights import assign_weights
+from impala.nodes import parts, playing
 from impala.types import Episode
 from tests.acting import scripted
 
@@ -72,7 +73,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
     run = lockstep.Lockstep(config, lag=lag)
     history, acted = [run.learner.weights()], make_network(config, run.spec)
     for _, update in zip(range(8), run.updates()):
-        learners.assign_weights(acted.trainable_variables, history[max(0, update.index - 1 - lag)])
+        assign_weights(acted.trainable_variables, history[max(0, update.index - 1 - lag)])
         logits = acted(update.batch.observation, update.batch.is_first).logits[:-1]
         np.testing.assert_allclose(logits, update.batch.logits_tm1, atol=1e-6)
         history.append(run.learner.weights())
@@ -170,14 +171,14 @@ def test_schedules_end_with_the_run_or_at_a_horizon_of_their_own():
     ends = {}
     for horizon in (None, 30_000):
         config = small(total_frames=3_000, learner__learning_rate_frames=horizon)
-        ends[horizon] = compose.make_schedules(config)(3_000)["learning_rate"]
+        ends[horizon] = actor_critic.make_schedules(config)(3_000)["learning_rate"]
     assert ends == pytest.approx({None: 0.0, 30_000: 0.9 * config.learner.learning_rate})
 
 
 def test_the_entropy_cost_falls_with_the_frames_too():
     """And the loss takes what the schedule says: its parts add up with that cost, not with the configured one."""
     config = small(total_frames=3_000, loss__entropy_cost=0.2, loss__entropy_cost_schedule="linear")
-    scheduled = compose.make_schedules(config)
+    scheduled = actor_critic.make_schedules(config)
     costs = [scheduled(frames)["entropy_cost"] for frames in (0, 750, 3_000, 4_000)]
     assert costs == pytest.approx([0.2, 0.15, 0.0, 0.0])
     before = 0
@@ -195,10 +196,10 @@ def test_evaluations_have_seeds_of_their_own():
     for seed in range(20):
         config = small(seed=seed)
         for incarnation, actor, lane in itertools.product(range(3), range(4), range(2)):
-            first = compose.lane_seed(config, incarnation, actor, lane)
+            first = parts.lane_seed(config, incarnation, actor, lane)
             trained |= {*range(first, first + 32)}
         for counts in ((), (0,), (7,), (7, 1)):
-            first = compose.evaluation_seed(config, *counts)
+            first = playing.evaluation_seed(config, *counts)
             evaluated |= {*range(first, first + 16)}
     assert len(evaluated) == 20 * 4 * 16, "each evaluation has its own"
     assert not trained & evaluated

@@ -125,3 +125,14 @@ def network_outputs(network) -> Outputs:
         return tuple(output.numpy() for output in trace(tf.convert_to_tensor(window), starts, *tensors))
 
     return outputs
+
+
+def with_version(outputs, version: Callable[[], int]) -> Outputs:
+    """Returns `outputs` that also say, last, which version of the weights they are of."""
+
+    def outputs_and_version(*inputs):
+        now = version()
+        arrays = outputs(*inputs)
+        return *arrays, np.full(len(arrays[0]), now, np.int64)
+
+    return outputs_and_version

@@ -10,9 +10,9 @@ import collections
 import threading
 import time
 
+from impala.acting.crews import Crew
 from impala.acting.inference import BatchLog, compute_together
 from impala.acting.policies import Outputs
-from impala.crews import Crew
 
 
 class Predictors:

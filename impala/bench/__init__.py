@@ -21,8 +21,10 @@ from concurrent import futures
 from pathlib import Path
 
 from impala import config as config_lib
+from impala.agents import actor_critic
 from impala.bench import group, parts, schemes, serving, traffic, whole
-from impala.programs import compose, estimates
+from impala.nodes import estimates
+from impala.nodes.parts import check
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
@@ -72,13 +74,13 @@ def compare(config: config_lib.Config, other: config_lib.Config, report: Callabl
         rounds.append([_whole(config), _whole(other)])
         report(f"both programs run {number} of 2 times")
     ours, theirs = ({name: statistics.fmean(one[name] for one in runs) for name in runs[0]} for runs in zip(*rounds))
-    frames_per_step = compose.check(config).frames_per_step
+    frames_per_step = check(config).frames_per_step
     return dict(this=ours, against=theirs, ratio=ours["train"] / theirs["train"], frames_per_step=frames_per_step)
 
 
 def _traffic(config: config_lib.Config) -> dict[str, float]:
-    spec = compose.check(config)
-    variables = compose.make_network(config, spec).trainable_variables
+    spec = check(config)
+    variables = actor_critic.make_network(config, spec).trainable_variables
     return traffic.bytes_per_frame(config, spec, sum(math.prod(variable.shape) for variable in variables))
 
 
@@ -92,7 +94,7 @@ def main(
 ) -> int:  # fmt: skip
     """The command `impala bench`; `names` are what the two configurations are called."""
     for one in (config, against) if against else (config,):
-        estimates.check(one, compose.check(one))
+        estimates.check(one, check(one))
     if output and not output.parent.is_dir():
         raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
     result = compare(config, against) if against else measure(config)

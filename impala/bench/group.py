@@ -27,8 +27,9 @@ def learners_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def _rate_in_group(config: config_lib.Config, index: int, addresses: list[str], seconds: float) -> float:
+    from impala.agents.actor_critic import make_learner, make_network
     from impala.launching import peers, processes
-    from impala.programs.compose import make_group, make_learner, make_network
+    from impala.nodes.learner_group import make_group
 
     size = config.learner.batch_size // len(addresses)
     processes.set_tensorflow_threads(max(1, len(os.sched_getaffinity(0)) // len(addresses)))

@@ -42,8 +42,8 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
 def inference_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of inference for all environments of one actor at once on all cores."""
     from impala.acting import policies
+    from impala.agents.actor_critic import make_network
     from impala.launching import processes
-    from impala.programs.compose import make_network
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
@@ -85,8 +85,8 @@ def random_step(spec, n: int):
 
 def learner_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of updates on a batch in memory on all cores."""
+    from impala.agents.actor_critic import make_learner, make_network
     from impala.launching import processes
-    from impala.programs.compose import make_learner, make_network
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = make_environment(config, 1).spec
@@ -147,7 +147,7 @@ def _random_unroll(config: config_lib.Config) -> list:
     """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
     import numpy as np
 
-    from impala.programs import compose
+    from impala.nodes import parts
     from impala.types import Origin
 
     n = config.actor.num_environments // config.actor.num_lanes
@@ -157,7 +157,7 @@ def _random_unroll(config: config_lib.Config) -> list:
     def uniform(window, is_first, *memory):
         return _uniform(spec, n), np.zeros(n, np.float32), *memory[2:]
 
-    actor = compose.make_actor(
+    actor = parts.make_actor(
         environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
         sink=unrolls.append, core_state_shape=config.network.core_state_shape,
     )  # fmt: skip
@@ -175,9 +175,9 @@ def _uniform(spec, n: int):
 
 def make_environment(config: config_lib.Config, num_environments: int):
     """Makes the configured environments with a thread a core."""
-    from impala.programs import compose
+    from impala.nodes import parts
 
-    return compose.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
+    return parts.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
 
 
 def random_batch(config: config_lib.Config, spec, size: int | None = None):

@@ -16,10 +16,10 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
     targets that cost nothing; the target network of IMPACT, a forward pass more, is not in it. Best of three rounds.
     """
     from impala import corrections, losses
+    from impala.agents.actor_critic import has_target_network, make_learner, make_loss, make_network
     from impala.corrections import Targets
     from impala.launching import processes
     from impala.losses.actor_critic import actor_critic
-    from impala.programs.compose import has_target_network, make_learner, make_loss, make_network
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))

@@ -22,9 +22,9 @@ def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]
     …: environments in a batch on average; shared_memory_p50, …: of the time that a request takes.
     """
     from impala.acting import policies
+    from impala.agents.actor_critic import make_network
     from impala.bench import parts
     from impala.launching import processes
-    from impala.programs.compose import make_network
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
@@ -93,8 +93,8 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 def _lanes(config, spec, outputs):
     from impala.acting import chunks, inference
     from impala.acting.lanes import Lanes
-    from impala.programs.compose import make_policy
-    from impala.programs.placements import with_version
+    from impala.acting.policies import with_version
+    from impala.nodes.parts import make_policy
     from impala.types import Origin
 
     gatherer = inference.Gatherer(
@@ -125,8 +125,8 @@ def _lanes(config, spec, outputs):
 
 
 def _predictors(config, spec, outputs):
+    from impala.acting.policies import with_version
     from impala.acting.predictors import Predictors
-    from impala.programs.placements import with_version
 
     predictors = Predictors(
         with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,

@@ -30,7 +30,7 @@ def _below_one(value: float) -> float:
     return value
 
 
-# Bounds are generous: past them is a slip of the finger. What this machine cannot hold, `programs.estimates` refuses.
+# Bounds are generous: past them is a slip of the finger. What this machine cannot hold, `nodes.estimates` refuses.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Frames = Annotated[int, Field(ge=1, le=10**15)]
 Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
@@ -232,7 +232,7 @@ class EvaluatorConfig(Model):
 
 
 class PopulationConfig(Model):
-    """Population-based training: programs/population.py. The defaults are those of the paper."""
+    """Population-based training: nodes/population.py. The defaults are those of the paper."""
 
     size: Workers = 1  # members; 1 is no population
     burn_in_frames: Annotated[int, Field(ge=0, le=10**15)] = 20_000_000  # of a member, before it evolves

@@ -7,9 +7,10 @@ import numpy as np
 
 from impala import sampling
 from impala.acting import policies
+from impala.agents import actor_critic
 from impala.config import Config, ConfigError
-from impala.learning import learners
-from impala.programs import compose
+from impala.learning.weights import assign_weights
+from impala.nodes import parts
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Step, Weights
 
@@ -33,11 +34,11 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     Chunks begin anywhere in an episode: they are drawn from 500 steps or more of 64 environments, which do not
     begin together, after 200 that do not count.
     """
-    environment = _Staggered([compose.make_environment(config, 4) for _ in range(16)])
-    network = compose.make_network(config, environment.spec)
-    learners.assign_weights(network.trainable_variables, weights)
+    environment = _Staggered([parts.make_environment(config, 4) for _ in range(16)])
+    network = actor_critic.make_network(config, environment.spec)
+    assign_weights(network.trainable_variables, weights)
     played: list[Chunk] = []
-    actor = compose.make_actor(
+    actor = parts.make_actor(
         environment, policies.network_outputs(network), seed=seed, unroll_length=config.learner.unroll_length,
         sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
         core_state_shape=network.core_state_shape,

@@ -15,14 +15,16 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala import corrections, evaluation, losses, networks
+from impala.agents import actor_critic
 from impala.config import Config, LossConfig
 from impala.corrections import Targets
 from impala.lab import truths
 from impala.lab.acted import load_chunks, play
 from impala.learning import learners
+from impala.learning.weights import assign_weights
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
-from impala.programs import compose
+from impala.nodes import parts
 from impala.types import Chunk, Weights
 
 
@@ -56,7 +58,9 @@ def make_schemes(
     schemes = {}
     for word in words:
         one = loss.model_copy(update={"correction": word})
-        schemes[word] = Scheme(compose.make_correction(one), compose.make_terms(one), compose.has_target_network(one))
+        schemes[word] = Scheme(
+            actor_critic.make_correction(one), actor_critic.make_terms(one), actor_critic.has_target_network(one)
+        )
     return schemes
 
 
@@ -196,9 +200,9 @@ def lag_study(
         if update.index == num_updates:
             break
     training.close()
-    network, older = training.network, compose.make_network(config, training.spec)
+    network, older = training.network, actor_critic.make_network(config, training.spec)
     with_target = networks.WithTarget(network, older)
-    learners.assign_weights(older.trainable_variables, target)
+    assign_weights(older.trainable_variables, target)
     reference, truth = _on_policy(network, config, newest, num_chunks)
     rows = []
     for lag in lags:
@@ -231,8 +235,8 @@ def run_study(
     batch = load_chunks(folder)
     trained, state = evaluation.load_network(Path(folder), config)
     newest = Weights(state["updates"], [variable.numpy() for variable in trained.trainable_variables])
-    network = compose.make_network(_without_target(config), compose.check(config))
-    learners.assign_weights(network.trainable_variables, newest)
+    network = actor_critic.make_network(_without_target(config), parts.check(config))
+    assign_weights(network.trainable_variables, newest)
     reference, truth = _on_policy(network, config, newest, num_chunks)
     lag = round(newest.version - float(np.mean(batch.weights_version)))
     return compare(network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes)

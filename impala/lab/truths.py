@@ -7,7 +7,7 @@ from impala.acting import policies
 from impala.config import Config
 from impala.environments import river_swim
 from impala.losses.actor_critic import REWARD_CLIPPING
-from impala.programs import compose
+from impala.nodes import parts
 
 
 def river_swim_values(network, discount: float) -> np.ndarray:
@@ -30,8 +30,8 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     Each environment plays the same number of episodes, so that short ones are not favoured.
     """
     num_environments = min(num_episodes, 64)
-    environment = compose.make_environment(config, num_environments)
-    policy = compose.make_policy(
+    environment = parts.make_environment(config, num_environments)
+    policy = parts.make_policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
         core_state_shape=network.core_state_shape,
     )  # fmt: skip

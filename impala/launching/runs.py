@@ -112,7 +112,7 @@ class RunFolder:
     def next_incarnation(self) -> int:
         """Counts the launches of this run, and keeps what each was made with; rises, whatever befell the count."""
         try:
-            return launches.add(self.path / "launches.json", agent_folders(self.path))
+            return launches.add(self.path / "launches.json", member_folders(self.path))
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -140,11 +140,11 @@ def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
 
 
 def _can_resume(path: Path) -> bool:
-    has_checkpoints = (any(folder.glob("checkpoints/[0-9]*")) for folder in agent_folders(path))
+    has_checkpoints = (any(folder.glob("checkpoints/[0-9]*")) for folder in member_folders(path))
     return (path / "config.yaml").exists() and any(has_checkpoints)
 
 
-def agent_folders(path: Path) -> list[Path]:
+def member_folders(path: Path) -> list[Path]:
     """Returns the folders that hold metrics and checkpoints: a run's own, or those of a population's members."""
     return sorted(path.glob("member_*"), key=lambda p: int(p.name.partition("_")[2])) or [path]
 

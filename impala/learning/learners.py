@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala.learning import units
-from impala.learning.gradients import naming_lost_peers
+from impala.learning.groups import naming_lost_peers
 from impala.types import Chunk, Origin, Weights
 
 _UNITS_PERIOD = 16  # updates between two looks at the hidden layers
@@ -43,7 +43,7 @@ class Learner:
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
       after_update: called with the `Result` of each update.
-      group: the learners that this one updates together with, each on its share of a batch; see `gradients.Group`.
+      group: the learners that this one updates together with, each on its share of a batch; see `groups.Group`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Learner:
 
         Raises:
           NonFiniteUpdates: that happened `max_non_finite` times in a row.
-          gradients.PeerLost: a learner of the group is gone; nothing was changed.
+          groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
         tensors = {name: _tensor(value) for name, value in scheduled.items()}
         if epsilon is not None:
@@ -158,9 +158,3 @@ def network_inputs(batch: Chunk) -> tuple:
 def _tensor(value: float) -> tf.Tensor:
     # Of an array, not of a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
     return tf.convert_to_tensor(np.array(value, np.float32))
-
-
-def assign_weights(variables: Sequence[tf.Variable], weights: Weights) -> None:
-    """Copies `weights` into `variables`, the parameters of a network like the learner's."""
-    for variable, array in zip(variables, weights.arrays, strict=True):
-        variable.assign(array)

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -98,3 +98,9 @@ class Fetcher:
             self._assign(Weights(version, arrays))
             self.version = version
         return self.version
+
+
+def assign_weights(variables: Sequence, weights: Weights) -> None:
+    """Copies `weights` into `variables`, TensorFlow's, the parameters of a network like the learner's."""
+    for variable, array in zip(variables, weights.arrays, strict=True):
+        variable.assign(array)

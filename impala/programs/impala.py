@@ -14,10 +14,10 @@ Differences from the paper: an actor steps many environments at once and infers 
 turns; a truncated episode bootstraps from its last observation; the transition across a reset is masked.
 
 With `learner.num_learners` K there are K queues and K learners. Each takes B/K chunks from its own; gradients are
-summed (`learning.gradients`), so that all make the same update, that of one learner with B chunks. An actor hands its
+summed (`learning.groups`), so that all make the same update, that of one learner with B chunks. An actor hands its
 chunks to the queues in turn and fetches weights from one of the learners: they are equal.
 
-With `population.size` there is all of this once a member (`programs.population`).
+With `population.size` there is all of this once a member (`nodes.population`).
 """
 
 import math
@@ -28,11 +28,11 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
-from impala.programs import learner_group
-from impala.programs.actor_node import ActorNode
-from impala.programs.evaluator_node import EvaluatorNode
-from impala.programs.learner_node import LearnerNode
-from impala.programs.run import Run
+from impala.nodes import learner_group
+from impala.nodes.actor_node import ActorNode
+from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes.learner_node import LearnerNode
+from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, chunk_spec
 
 
@@ -40,15 +40,15 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the tables, learners and actors of one agent, or of every member of a population."""
     program = lp.Program(config.program)
     if config.population.size == 1:
-        _add_agent(program, config, spec, run)
+        _add_member(program, config, spec, run)
     else:
         for member in range(config.population.size):
             folder = run.folder / config.member_name(member)
-            _add_agent(program, config.member(member), spec, run._replace(folder=folder, member=member))
+            _add_member(program, config.member(member), spec, run._replace(folder=folder, member=member))
     return program
 
 
-def _add_agent(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> None:
+def _add_member(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> None:
     """Adds `learner.num_learners` tables and learners, `actor.num_actors` actors, and the evaluator if there is one."""
     num_learners = config.learner.num_learners
 

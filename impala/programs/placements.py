@@ -1,6 +1,6 @@
 """Who decides and who writes in each program, all in one thread: what `lockstep` plays.
 
-A placement makes an actor as `compose.make_actor` does, for `outputs` whose weights have a `version`, and gives with it
+A placement makes an actor as `parts.make_actor` does, for `outputs` whose weights have a `version`, and gives with it
 what ends its threads.
 """
 
@@ -8,22 +8,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from impala.programs import compose
+from impala.acting import policies
+from impala.nodes.parts import make_actor, make_policy
 
 
 def impala(environment, outputs, version: Callable[[], int], **parts):
     """The policy is beside the environment and writes there (programs/impala.py)."""
-    return compose.make_actor(environment, outputs, **parts), lambda: None
+    return make_actor(environment, outputs, **parts), lambda: None
 
 
 def ga3c(environment, outputs, version: Callable[[], int], **parts):
     """The network is asked through a prediction queue with one predictor (programs/ga3c.py)."""
     from impala.acting.predictors import Predictors
 
-    network = Predictors(
-        with_version(outputs, version), max_environments=environment.num_environments, num_threads=1, queue_size=1
-    )
-    return compose.make_actor(environment, network, version_per_step=True, **parts), network.crew.close
+    outputs = policies.with_version(outputs, version)
+    network = Predictors(outputs, max_environments=environment.num_environments, num_threads=1, queue_size=1)
+    return make_actor(environment, network, version_per_step=True, **parts), network.crew.close
 
 
 def seed(
@@ -34,8 +34,8 @@ def seed(
     from impala.acting import actors, chunks, inference, lanes, remote
 
     spec, n = environment.spec, environment.num_environments
-    gatherer = inference.Gatherer(with_version(outputs, version), max_environments=n, timeout_seconds=60.0)
-    policy = compose.make_policy(gatherer, spec, n, seed=seed, core_state_shape=core_state_shape)
+    gatherer = inference.Gatherer(policies.with_version(outputs, version), max_environments=n, timeout_seconds=60.0)
+    policy = make_policy(gatherer, spec, n, seed=seed, core_state_shape=core_state_shape)
     writer = chunks.UnrollWriter(
         spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape,
         version_per_step=True,
@@ -49,17 +49,6 @@ def seed(
 
 
 OF_PROGRAM = {"impala": impala, "seed": seed, "ga3c": ga3c}
-
-
-def with_version(outputs, version: Callable[[], int]):
-    """Returns `outputs` that also say, last, which version of the weights they are of."""
-
-    def outputs_and_version(*inputs):
-        now = version()
-        arrays = outputs(*inputs)
-        return *arrays, np.full(len(arrays[0]), now, np.int64)
-
-    return outputs_and_version
 
 
 class _InLane:

@@ -7,9 +7,10 @@ import tensorflow as tf
 from impala import corrections, networks
 from impala.acting import actors, chunks, policies
 from impala.learning import learners
+from impala.learning.weights import assign_weights
 from impala.losses import actor_critic
 from impala.networks import frames
-from impala.programs.compose import make_policy
+from impala.nodes.parts import make_policy
 from impala.replay import datasets
 from impala.types import Chunk, Continuous, Discrete, MultiDiscrete, Origin, Weights
 from tests.acting import scripted
@@ -308,7 +309,7 @@ def test_new_weights_act_from_the_next_unroll_on():
     def sync():
         versions.append(len(versions))
         if versions[-1] == 1:
-            learners.assign_weights(network.trainable_variables, Weights(1, [v.numpy() for v in newer.trainable_variables]))
+            assign_weights(network.trainable_variables, Weights(1, [v.numpy() for v in newer.trainable_variables]))
         return versions[-1]
 
     unrolls = []

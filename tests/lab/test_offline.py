@@ -13,8 +13,8 @@ from impala.config import ConfigError
 from impala.environments import river_swim
 from impala.lab import acted, offline, truths
 from impala.lockstep import Lockstep
-from impala.programs import compose
-from impala.programs.side_jobs import Recorder
+from impala.nodes import parts
+from impala.nodes.side_jobs import Recorder
 from impala.types import Origin
 from tests.lab.test_grid import LAB
 
@@ -145,7 +145,7 @@ def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, len
         def close(self):
             pass
 
-    monkeypatch.setattr(truths.compose, "make_environment", lambda config, n: Fixed())
+    monkeypatch.setattr(truths.parts, "make_environment", lambda config, n: Fixed())
     config = config_lib.load(LAB / "catch.yaml")
 
     def network(window, is_first):
@@ -184,10 +184,10 @@ def test_rows_are_written(tmp_path, study):
 
 def test_recorded_chunks_are_a_batch(tmp_path):
     config = config_lib.load("configs/catch.yaml")
-    network, environment = Lockstep(config).network, compose.make_environment(config, 4)
+    network, environment = Lockstep(config).network, parts.make_environment(config, 4)
     (tmp_path / "run").mkdir()
     record, played = Recorder(tmp_path / "run" / "chunks", 12), []
-    actor = compose.make_actor(
+    actor = parts.make_actor(
         environment, policies.network_outputs(network), seed=0, unroll_length=20, sink=played.extend,
         origin=Origin(0, 0, 0, 0, 0),
     )  # fmt: skip

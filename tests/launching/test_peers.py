@@ -8,7 +8,7 @@ from concurrent import futures
 import pytest
 
 from impala.launching.peers import meet
-from tests.learning.test_gradients import free_addresses
+from tests.learning.test_groups import free_addresses
 
 
 def never():

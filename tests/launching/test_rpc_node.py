@@ -90,8 +90,8 @@ def test_names_that_cannot_be_served_are_refused(names, words):
 
 
 def test_the_programs_nodes_serve_what_others_call():
-    from impala.programs import ga3c, learner_node, seed
+    from impala.nodes import central_node, learner_node, trainer_node
 
     assert set(learner_node.LearnerNode.RPCS) == {"get_weights", "frames", "report", "status"}
-    assert set(seed.CentralNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "act"}
-    assert set(ga3c.TrainerNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "predict", "train"}
+    assert set(central_node.CentralNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "act"}
+    assert set(trainer_node.TrainerNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "predict", "train"}

@@ -1,4 +1,4 @@
-"""One learner of a group, run as a process by test_gradients: updates on its share of batches drawn alike everywhere.
+"""One learner of a group, run as a process by test_groups: updates on its share of batches drawn alike everywhere.
 
 python -m tests.learning.group_worker INDEX ADDRESS,ADDRESS… MODE OUTPUT
 """
@@ -43,8 +43,8 @@ def batch_of(update, share=slice(None)):
 def make_learner(reduction, optimizer, group=None, seed=0):
     """Makes a learner; one of summed losses has three tasks with PopArt, whose moments are of all learners' targets."""
     from impala import config as config_lib
+    from impala.agents import actor_critic
     from impala.environments import catch
-    from impala.programs import compose
 
     config = config_lib.build({}, {
         "environment.name": ["catch", "river_swim", "CartPole-v1"] if reduction == "sum" else "catch",
@@ -52,8 +52,8 @@ def make_learner(reduction, optimizer, group=None, seed=0):
         "loss.reduction": reduction, "loss.popart": reduction == "sum", "loss.popart_step": 0.1,
         "learner.optimizer": optimizer, "seed": seed, "learner.max_grad_norm": 5.0,
     })  # fmt: skip
-    network = compose.make_network(config, catch.Catch(num_environments=1).spec)
-    return compose.make_learner(config, network, group=group)
+    network = actor_critic.make_network(config, catch.Catch(num_environments=1).spec)
+    return actor_critic.make_learner(config, network, group=group)
 
 
 def train(learner, share=slice(None), *, poisoned_share=False):
@@ -78,7 +78,7 @@ def wait_for_peers(index, addresses):
     """Meets as a learner's node does, with less patience."""
     from impala import config as config_lib
     from impala.launching import processes
-    from impala.programs import learner_group
+    from impala.nodes import learner_group
 
     os.environ[processes.NODE_VARIABLE] = str(os.getppid())
     learner_group._START_SECONDS, stop = 6, threading.Event()
@@ -92,15 +92,15 @@ def main():
     import tensorflow as tf
 
     from impala import config as config_lib
-    from impala.learning import gradients
-    from impala.programs import compose
+    from impala.learning import groups
+    from impala.nodes import learner_group
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if mode == "wait":
         return wait_for_peers(index, addresses)
     reduction = "mean" if mode == "mean" else "sum"
     config = config_lib.build({}, {"environment.name": "catch", "loss.reduction": reduction})
-    group, size = compose.make_group(config, index, addresses), B // len(addresses)
+    group, size = learner_group.make_group(config, index, addresses), B // len(addresses)
     share = slice(index * size, (index + 1) * size)
     if mode in ("sum", "mean"):
         learner = make_learner(mode, "adam" if mode == "sum" else "rmsprop", group)
@@ -111,7 +111,7 @@ def main():
     learner = make_learner("sum", "adam", group, seed=index)  # another network on each
     try:
         group.check_equal(learner.network.variables)
-    except gradients.LearnersDiffer as error:
+    except groups.LearnersDiffer as error:
         print("DIFFER", error, flush=True)
     variables = [*learner.network.variables, *learner.optimizer.variables()]
     numbers = group.broadcast(variables, [5.0 - index, 2.0**40 + index])
@@ -128,7 +128,7 @@ def main():
         started = time.monotonic()
         try:
             learner.update(batch_of(update, share), 1e-3)
-        except gradients.PeerLost as error:
+        except groups.PeerLost as error:
             print(f"LOST {time.monotonic() - started:.1f} {error}", flush=True)
             return
 

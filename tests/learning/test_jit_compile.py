@@ -5,8 +5,8 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
+from impala.agents.actor_critic import make_learner, make_network
 from impala.environments import make
-from impala.programs.compose import make_learner, make_network
 
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.soak)])

@@ -7,6 +7,7 @@ import tensorflow as tf
 from impala import corrections, environments, networks
 from impala.acting import actors, chunks, policies
 from impala.learning import learners, optimizers
+from impala.learning.weights import assign_weights
 from impala.losses import actor_critic
 from impala.replay import datasets
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, Weights, chunk_spec, zeros
@@ -111,7 +112,7 @@ def test_the_learning_rate_of_the_call_is_used(learning_rate):
     np.testing.assert_array_equal(learner.network.w, before)
 
 
-def test_gradients_are_scaled_down_to_the_limit_together():
+def test_groups_are_scaled_down_to_the_limit_together():
     gradient = T * B  # of each of the four numbers: the norm is twice that
     learner = make_learner(max_grad_norm=1.0)
     result = learner.update(batch_of(), 1e-2)
@@ -120,7 +121,7 @@ def test_gradients_are_scaled_down_to_the_limit_together():
     np.testing.assert_allclose(0.5 - learner.network.b, rmsprop_step(0.5, 1e-2), rtol=1e-4)
 
 
-def test_gradients_below_the_limit_are_left_alone():
+def test_groups_below_the_limit_are_left_alone():
     learner = make_learner(max_grad_norm=2 * T * B + 0.1)
     learner.update(batch_of(), 1e-2)
     np.testing.assert_allclose(1 - learner.network.w[0], rmsprop_step(T * B, 1e-2), rtol=1e-4)
@@ -200,7 +201,7 @@ def test_weights_make_the_round_trip():
     learner.update(batch_of(), 1e-2)
     weights = learner.weights()
     assert weights.version == 1
-    learners.assign_weights(other.trainable_variables, weights)
+    assign_weights(other.trainable_variables, weights)
     for one, same in zip(learner.network.trainable_variables, other.trainable_variables):
         np.testing.assert_array_equal(one, same)
 
@@ -217,10 +218,10 @@ def test_weights_are_copies():
 
 def test_weights_of_another_network_are_refused():
     b, w = np.float32(0), np.zeros(3, np.float32)  # in the order of `trainable_variables`
-    learners.assign_weights(Line().trainable_variables, Weights(0, [b, w]))
+    assign_weights(Line().trainable_variables, Weights(0, [b, w]))
     for arrays in ([b], [b, w, w], [b, np.zeros(4, np.float32)], [w, b]):
         with pytest.raises(ValueError):
-            learners.assign_weights(Line().trainable_variables, Weights(0, arrays))
+            assign_weights(Line().trainable_variables, Weights(0, arrays))
 
 
 def test_a_batch_is_a_chunk():

@@ -10,8 +10,8 @@ import pytest
 
 from impala import config as config_lib
 from impala.acting.remote import Refused
-from impala.programs import compose, ga3c
-from impala.programs.run import Run
+from impala.nodes import parts, trainer_node
+from impala.nodes.run import Run
 from impala.types import chunk_spec, zeros
 from tests.programs.running import interrupted_and_resumed, rows
 
@@ -71,10 +71,13 @@ def test_its_correction_is_epsilons_unless_another_is_named():
 
 def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
     """What it asks reaches no batch of others, and what it hands in no trainer."""
-    monkeypatch.setattr(ga3c.lp, "stop_event", threading.Event)
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
     config = config_lib.load("configs/ga3c_catch.yaml")
-    spec = compose.check(config)
-    node = ga3c.TrainerNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    spec = parts.check(config)
+    node = trainer_node.TrainerNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0))
     window, is_first = np.zeros((1, 16, *spec.observation.shape), spec.observation.dtype), np.ones((1, 16), bool)
     assert node.predict((0,), 0, window, is_first)[0].shape == (16, 3)
     for inputs, words in (

@@ -8,7 +8,7 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from impala import config as config_lib, environments, lockstep
-from impala.programs.compose import make_learner, make_network
+from impala.agents.actor_critic import make_learner, make_network
 from impala.replay import datasets
 config = config_lib.load("configs/catch.yaml")
 spec = environments.make("catch", num_environments=1).spec

@@ -12,8 +12,8 @@ from impala import config as config_lib
 from impala import lockstep
 from impala.learning import checkpoints, weights
 from impala.monitoring.logs import read_csv
-from impala.programs.learner_node import LearnerNode
-from impala.programs.population import Member, are_others_done, scaled
+from impala.nodes.learner_node import LearnerNode
+from impala.nodes.population import Member, are_others_done, scaled
 from tests.programs import running
 
 

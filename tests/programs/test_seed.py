@@ -9,9 +9,10 @@ import pytest
 
 from impala import config as config_lib
 from impala.acting.remote import LaneId, new_life
-from impala.learning import learners
-from impala.programs import compose, seed
-from impala.programs.run import Run
+from impala.agents import actor_critic
+from impala.learning.weights import assign_weights
+from impala.nodes import central_node, parts
+from impala.nodes.run import Run
 from tests.programs.running import interrupted_and_resumed, rows
 
 # Two actors, whose requests may share a batch.
@@ -58,12 +59,15 @@ def test_weights_change_within_an_unroll(finished):
 
 def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch):
     """The learner's node stepped by hand, an update after every second decision."""
-    monkeypatch.setattr(seed.lp, "stop_event", threading.Event)
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
     config = config_lib.load("configs/seed_catch.yaml", {
         "learner.unroll_length": 4, "learner.batch_size": 8, "learner.learning_rate": 3e-3, "record_chunks": 100,
     })  # fmt: skip
-    node = seed.CentralNode(config, compose.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
-    environment, lane = compose.make_environment(config, 16), LaneId(0, 0, new_life(0))
+    node = central_node.CentralNode(config, parts.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    environment, lane = parts.make_environment(config, 16), LaneId(0, 0, new_life(0))
     weights, step = {0: node._learner.weights()}, environment.reset(0)
     for number in range(60):
         environment.send(node.act(lane, number, *step)[0])
@@ -73,12 +77,12 @@ def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch)
             weights[node._learner.num_updates] = node._learner.weights()
     chunks = [np.load(path) for path in sorted((tmp_path / "chunks").glob("*.npz"))]
     seen = set()
-    network = compose.make_network(config, compose.check(config))
+    network = actor_critic.make_network(config, parts.check(config))
     for chunk in chunks:
         for t, version in enumerate(chunk["weights_version"].tolist()):
             errors = {}
             for tried in {version, max(0, version - 1), version + 1} & set(weights):
-                learners.assign_weights(network.trainable_variables, weights[tried])
+                assign_weights(network.trainable_variables, weights[tried])
                 logits = network(chunk["observation"][t][None, None], chunk["is_first"][t][None, None]).logits[0, 0]
                 errors[tried] = np.abs(logits - chunk["logits_tm1"][t]).max()
             assert errors.pop(version) < 1e-5 < 1e-4 < min(errors.values()), (t, version, errors)

@@ -8,7 +8,7 @@ import tempfile, time
 from pathlib import Path
 from absl.testing import absltest
 from impala import config as config_lib, environments
-from impala.programs.run import Run
+from impala.nodes.run import Run
 import os
 
 

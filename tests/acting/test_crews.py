@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from impala.crews import Crew, Gate
+from impala.acting.crews import Crew, Gate
 
 
 class Meeting:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from impala.programs.random_walk import RandomWalk
+from impala.nodes.random_walk import RandomWalk
 
 
 def walk(speed, num_periods, *, sizes=None, most=None, seed=0):

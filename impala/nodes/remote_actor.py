@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable
 
 from impala.config import Config
-from impala.programs.compose import lane_seed, make_environment
-from impala.programs.reporter import Reporter
-from impala.programs.run import Run
+from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.reporter import Reporter
+from impala.nodes.run import Run
 from impala.types import Environment, Origin
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from impala.agents.actor_critic import make_learner, make_network, make_schedules
 from impala.config import Config
-from impala.programs import learner_group, population
-from impala.programs.compose import make_learner, make_network, make_schedules
-from impala.programs.run import Run
-from impala.programs.saving import Saver
-from impala.programs.side_jobs import Periodically, Profiler, Recorder
+from impala.nodes import learner_group, population
+from impala.nodes.run import Run
+from impala.nodes.saving import Saver
+from impala.nodes.side_jobs import Periodically, Profiler, Recorder
 from impala.types import Chunk, EnvironmentSpec, Episode, chunk_spec
 
 _UNSOUND = "unsound_"  # before the reason, where counts of a group are summed
@@ -274,7 +274,7 @@ class LearnerNode:
     def _train_until_the_end(self) -> tuple[int, str]:
         """Trains until it is time to stop; returns the process's exit status, and words where a peer was lost."""
         from impala.launching import processes
-        from impala.learning.gradients import LearnersDiffer, PeerLost
+        from impala.learning.groups import LearnersDiffer, PeerLost
 
         jobs = self._jobs()
         profiler = Profiler(self._run.folder / "profile") if self._run.profile else None

@@ -2,10 +2,10 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from impala.config import Config
-from impala.programs.run import RPC_SECONDS
+from impala.nodes.run import RPC_SECONDS
 
 _START_SECONDS, _JOIN_SECONDS = 90, 30  # for all learners to meet, and then for TensorFlow to connect them
 
@@ -33,7 +33,7 @@ def add(program, num_learners: int, make_node: Callable) -> list:
 
 
 def join(config: Config, index: int, peers, stop):
-    """Waits for all learners and returns their `gradients.Group`; ends the process when they do not come.
+    """Waits for all learners and returns their `groups.Group`; ends the process when they do not come.
 
     Args:
       index: of this learner.
@@ -42,7 +42,6 @@ def join(config: Config, index: int, peers, stop):
     """
     from impala.launching import processes
     from impala.launching.peers import meet
-    from impala.programs.compose import make_group
 
     processes.check_port_is_free(int(peers[index].rpartition(":")[2]))
     try:
@@ -59,13 +58,31 @@ def join(config: Config, index: int, peers, stop):
     return group
 
 
+def make_group(config: Config, index: int, addresses: Sequence[str]):
+    """Composes the `groups.Group` of learners that have met at `addresses`, of which this one is at `index`.
+
+    On one machine without GPUs the sum goes through its memory, else through TensorFlow's collectives.
+    """
+    import tensorflow as tf
+
+    from impala.launching.shared_sum import SharedSum
+    from impala.learning import groups
+
+    is_one_machine = len({address.rpartition(":")[0] for address in addresses}) == 1
+    if is_one_machine and not tf.config.get_visible_devices("GPU"):
+        all_reduce = groups.ThroughArrays(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
+    else:
+        all_reduce = groups.Collectives(index, addresses)
+    return groups.Group(index, len(addresses), all_reduce, is_mean=config.loss.reduction == "mean")
+
+
 @contextlib.contextmanager
 def _ending_with_peers():
     """Ends the process, to be tried again, where a learner is lost before the first update."""
     import tensorflow as tf
 
     from impala.launching import processes
-    from impala.learning.gradients import PeerLost
+    from impala.learning.groups import PeerLost
 
     try:
         yield

@@ -3,9 +3,10 @@
 import logging
 import time
 
+from impala.agents.actor_critic import make_network
 from impala.config import Config
-from impala.programs.compose import evaluation_seed, make_network, play
-from impala.programs.run import Run
+from impala.nodes.playing import evaluation_seed, play
+from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, Weights
 
 
@@ -56,7 +57,7 @@ class EvaluatorNode:
         """
         import tensorflow as tf
 
-        from impala.learning import learners
+        from impala.learning.weights import assign_weights
         from impala.monitoring import evaluations, scores
 
         evaluator, tasks = self._config.evaluator, self._config.environment.tasks
@@ -65,7 +66,7 @@ class EvaluatorNode:
         if weights.version == self._evaluated:
             return None
         seed = evaluation_seed(self._config, self._incarnation, self._count)
-        learners.assign_weights(self._network.trainable_variables, weights)
+        assign_weights(self._network.trainable_variables, weights)
         played = {}
         for task, name in enumerate(tasks):
             played[name] = play(

@@ -3,8 +3,8 @@
 import concurrent.futures
 from types import SimpleNamespace
 
-from impala.programs.learner_node import LearnerNode
-from impala.programs.reporter import Reporter
+from impala.nodes.learner_node import LearnerNode
+from impala.nodes.reporter import Reporter
 from impala.types import Episode
 
 

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 
 from impala import config as config_lib
+from impala.agents import actor_critic
 from impala.learning import checkpoints
-from impala.programs import compose
-from impala.programs.learner_node import LearnerNode
-from impala.programs.run import Run
+from impala.nodes import parts
+from impala.nodes.learner_node import LearnerNode
+from impala.nodes.run import Run
 from impala.types import Origin, chunk_spec, zeros
 
 
@@ -23,7 +24,7 @@ def node(tmp_path, monkeypatch):
 
     monkeypatch.setattr(lp, "stop_event", threading.Event)
     config = config_lib.load("configs/catch.yaml", {"learner.batch_size": 2})
-    return LearnerNode(config, compose.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0), table=None)
+    return LearnerNode(config, parts.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0), table=None)
 
 
 def chunks_that_end_with(node, error, num_chunks):
@@ -42,8 +43,8 @@ def test_whatever_ends_a_learner_its_last_whole_update_is_saved(node, tmp_path):
         node.run()
     assert node._learner.num_updates == 3
     assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 3
-    kept = compose.make_network(node._config, node._spec)
-    optimizer = compose.make_learner(node._config, kept).optimizer
+    kept = actor_critic.make_network(node._config, node._spec)
+    optimizer = actor_critic.make_learner(node._config, kept).optimizer
     checkpoints.Checkpoints(tmp_path / "checkpoints", network=kept, optimizer=optimizer).restore()
     for mine, theirs in zip(kept.trainable_variables, node._learner.network.trainable_variables):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())

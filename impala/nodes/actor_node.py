@@ -1,9 +1,10 @@
 """What runs inside an actor's process."""
 
+from impala.agents.actor_critic import make_network
 from impala.config import Config
-from impala.programs.compose import lane_seed, make_actor, make_environment, make_network
-from impala.programs.reporter import Reporter
-from impala.programs.run import Run
+from impala.nodes.parts import lane_seed, make_actor, make_environment
+from impala.nodes.reporter import Reporter
+from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, Origin
 
 
@@ -18,8 +19,7 @@ class ActorNode:
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
         from impala.launching import processes
-        from impala.learning import learners
-        from impala.learning.weights import Fetcher
+        from impala.learning.weights import Fetcher, assign_weights
 
         self._stop = processes.prepare("actor", run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
@@ -30,7 +30,7 @@ class ActorNode:
         self._network = make_network(config, spec, on_cpu=True)
         variables = list(self._network.trainable_variables)
         self._fetcher = Fetcher(
-            weights.futures.get_weights, lambda w: learners.assign_weights(variables, w),
+            weights.futures.get_weights, lambda w: assign_weights(variables, w),
             should_stop=self._stop.is_set, period=config.weight_period,
         )  # fmt: skip
         self._lanes = self._make_lanes(tables)

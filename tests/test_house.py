@@ -1,15 +1,21 @@
-"""Who may import whom (DESIGN.md, section 3), read from the source; an import inside a function counts too.
+"""The house: who may import whom, how long functions are, how wide signatures, how much IMPALA is to read.
+
+Read from the source; an import inside a function counts too.
 
 types, returns  ◀─ corrections ◀─ losses
 types           ◀─ environments, networks, acting, replay, learning, monitoring       stations: never each other
 sampling        ◀─ acting, distributions ◀─ losses, networks                          (it rests on types alone)
-all of these    ◀─ programs, lockstep ◀─ evaluation ◀─ api, bench ◀─ cli
-config          ◀─ programs and everything right of them                              launching ◀─ programs, training, bench, cli
+all of these    ◀─ agents: what is learned ◀─ nodes: what a process runs ◀─ programs: where
+agents, nodes   ◀─ lockstep, evaluation ◀─ api, lab, bench ◀─ cli
+config          ◀─ agents and everything right of them                                launching ◀─ nodes, training, bench, cli
 """
 
 import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -17,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
-BASE = {"types", "returns", "sampling", "distributions", "crews"}
+BASE = {"types", "returns", "sampling", "distributions"}
 
 # A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
 MAY_IMPORT = {
@@ -25,30 +31,31 @@ MAY_IMPORT = {
     "returns": set(),
     "sampling": {"types"},
     "distributions": {"types", "sampling"},
-    "crews": set(),
     "provenance": set(),
     "config": set(),
     "corrections": {"types", "returns"},
     "losses": {"types", "distributions", "corrections"},
     "environments": {"types"},
     "networks": {"types", "distributions"},
-    "acting": {"types", "sampling", "crews"},
+    "acting": {"types", "sampling"},
     "replay": {"types"},
     "learning": {"types"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
     "launching": {"config", "provenance"},
-    "programs": {*BASE, *STATIONS, "config", "launching"},
-    # `programs.compose` alone: what configures a learner is written once.
-    "lockstep": {*BASE, *STATIONS, "config", "programs"},
-    "evaluation": {*BASE, *STATIONS, "config", "programs"},
-    "export": {"learning", "config", "programs", "evaluation"},
-    "api": {*BASE, *STATIONS, "config", "programs", "lockstep", "evaluation"},
-    "lab": {*BASE, *STATIONS, "config", "provenance", "programs", "lockstep", "evaluation"},
+    # What configures a network, a loss and a learner is written once: in `agents`.
+    "agents": {*BASE, *STATIONS, "config"},
+    "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},
+    "programs": {"types", "replay", "acting", "config", "launching", "nodes"},
+    "lockstep": {*BASE, *STATIONS, "config", "agents", "nodes", "programs"},
+    "evaluation": {*BASE, *STATIONS, "config", "agents", "nodes"},
+    "export": {"learning", "config", "nodes", "evaluation"},
+    "api": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "evaluation"},
+    "lab": {*BASE, *STATIONS, "config", "provenance", "agents", "nodes", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
-    "bench": {*BASE, *STATIONS, "config", "programs", "lockstep", "launching"},
-    "training": {*BASE, *STATIONS, "config", "programs", "launching"},
+    "bench": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "launching"},
+    "training": {*BASE, *STATIONS, "config", "nodes", "launching"},
     "cli": {"config", "training", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name
@@ -56,12 +63,13 @@ MAY_IMPORT = {
 # Of a unit that may be imported in part only: what of it.
 ONLY = {
     ("monitoring", "config"): {"ConfigError"},
-    ("lockstep", "programs"): {"programs.compose", "programs.placements"},
-    ("evaluation", "programs"): {"programs.compose"},
-    ("export", "programs"): {"programs.compose"},
-    ("api", "programs"): {"programs.compose"},
-    ("lab", "programs"): {"programs.compose"},
-    ("bench", "programs"): {"programs.compose", "programs.estimates", "programs.placements"},
+    ("lockstep", "programs"): {"programs.placements"},
+    ("lockstep", "nodes"): {"nodes.parts"},
+    ("evaluation", "nodes"): {"nodes.parts", "nodes.playing"},
+    ("export", "nodes"): {"nodes.parts"},
+    ("api", "nodes"): {"nodes.parts", "nodes.playing"},
+    ("lab", "nodes"): {"nodes.parts"},
+    ("bench", "nodes"): {"nodes.parts", "nodes.estimates", "nodes.learner_group"},
     # `impala runs` looks at checkpoints without TensorFlow.
     ("cli", "learning"): {"learning.soundness"},
     # It serves requests without a program around them.
@@ -72,9 +80,9 @@ ONLY = {
 # Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
 HEAVY = {
     "tensorflow": {"returns", "distributions", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
-                   "launching", "programs", "export", "lab", "bench"},
-    "reverb": {"acting", "replay", "launching", "programs", "bench"},
-    "launchpad": {"launching", "programs"},
+                   "launching", "nodes", "export", "lab", "bench"},
+    "reverb": {"acting", "replay", "launching", "nodes", "bench"},
+    "launchpad": {"launching", "nodes", "programs"},
     "gymnasium": {"environments"},
     "ale_py": {"environments"},
 }  # fmt: skip
@@ -274,3 +282,72 @@ def test_names_that_do_not_exist_are_attribute_errors():
             assert "nonsense" in str(error)
         else:
             raise AssertionError""")
+
+
+# --- how much there is to read
+
+
+MOST_LINES = 60  # of a function, its docstring not counted
+# A function takes at most seven arguments, but where each is a sequence or a coefficient of an equation, and these:
+MOST_ARGUMENTS, EQUATIONS = 7, {"corrections", "losses"}
+WIDE = {
+    "networks.make": 11, "replay.datasets.Feeder.__init__": 9, "nodes.parts.make_actor": 9, "programs.placements.seed": 9,
+    "learning.learners.Learner.__init__": 8, "lab.offline.compare": 8,
+}  # fmt: skip
+PATH_LINES = 2_600  # of code, from environment to weights
+
+
+def functions():
+    """Yields (module, name with its class, node) of every function of the package."""
+    for module, path in MODULES.items():
+        for outer in ast.walk(ast.parse(path.read_text())):
+            for node in getattr(outer, "body", []) if isinstance(getattr(outer, "body", None), list) else []:
+                if isinstance(node, ast.FunctionDef):
+                    within = f"{outer.name}." if isinstance(outer, ast.ClassDef) else ""
+                    yield module, within + node.name, node
+
+
+def lines_of_docstrings(tree):
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)]
+    return {line for node in first for line in range(node.lineno, node.end_lineno + 1)}
+
+
+def num_lines_of_code(path):
+    """Counts lines that hold code: no docstrings, comments, blank lines."""
+    source, none = path.read_text(), {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in none and t.string]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    return len(lines - lines_of_docstrings(ast.parse(source)))
+
+
+def test_no_function_is_longer_than_a_screen():
+    long = {
+        f"{module}.{name}": length
+        for module, name, node in functions()
+        if (length := node.end_lineno - node.lineno + 1 - len(lines_of_docstrings(node))) > MOST_LINES
+    }
+    assert not long
+
+
+def test_no_signature_is_wide():
+    wide = {}
+    for module, name, node in functions():
+        arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        count = len(arguments) - (arguments[:1] == ["self"])
+        if count > MOST_ARGUMENTS and unit_of(module) not in EQUATIONS:
+            wide[f"{module}.{name}"] = count
+    assert wide == WIDE, "narrower ones are taken off the list"
+
+
+def reading_path():
+    """Returns the files that the README's table of stations names."""
+    readme = (ROOT / "README.md").read_text()
+    table = readme[readme.index("| station | file |") : readme.index("A chunk holds")]
+    return [ROOT / path for path in dict.fromkeys(re.findall(r"\]\((impala/[\w/]+\.py)\)", table))]
+
+
+def test_impala_can_be_read_from_end_to_end():
+    path = reading_path()
+    read = {file.relative_to(ROOT).as_posix(): num_lines_of_code(file) for file in path}
+    assert 25 <= len(path) <= 40 and sum(read.values()) <= PATH_LINES, (sum(read.values()), read)

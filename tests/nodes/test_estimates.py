@@ -7,7 +7,8 @@ import pytest
 
 from impala import config as config_lib
 from impala import training
-from impala.programs import compose, estimates
+from impala.agents import actor_critic
+from impala.nodes import estimates
 from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def build(spec, **overrides):
 )
 def test_parameters_are_those_of_the_network(torso, spec, core):
     config = build(spec, network__torso=torso, network__core=core, network__core_size=32, network__hidden_sizes=[24, 8])
-    network = compose.make_network(config, spec)
+    network = actor_critic.make_network(config, spec)
     expected = sum(math.prod(variable.shape) for variable in network.trainable_variables)
     assert sum(layer.parameters for layer in estimates.layers(config, spec)) == expected
 

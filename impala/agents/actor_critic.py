@@ -1,0 +1,154 @@
+"""Actor-critic: a policy and a value, learned by V-trace or another scheme of `--loss.correction`."""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
+from impala.types import Discrete, EnvironmentSpec
+
+
+def check(config: Config, spec: EnvironmentSpec) -> None:
+    """Refuses what does not fit together.
+
+    Raises:
+      ConfigError: the torso does not take the environment's observations, or the correction its actions.
+    """
+    _check_torso(config.network.torso, spec)
+    _check_actions(config.loss.correction, spec)
+
+
+def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
+    shape = spec.observation.shape
+    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
+    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
+    if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):
+        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
+        raise ConfigError([
+            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
+            f"expected {expected}"
+        ])  # fmt: skip
+
+
+def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
+    if correction in OF_DISCRETE_ACTIONS and not isinstance(spec.actions, Discrete):
+        raise ConfigError([
+            f"loss.correction: {correction!r} is defined for discrete actions only, and {spec.name} has "
+            f"{spec.actions}; expected another correction"
+        ])  # fmt: skip
+
+
+def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
+    """Makes the configured network, the same for the same seed; with a target copy where the loss wants one.
+
+    `on_cpu` computes in float32 what `network.bfloat16` would make slower there.
+    """
+    from impala import networks
+    from impala.losses.actor_critic import REWARD_CLIPPING
+
+    def make():
+        network = config.network
+        return networks.make(
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation,
+            core=network.core, core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
+            popart_step=config.loss.popart_step if config.loss.popart else None,
+            num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,
+        )  # fmt: skip
+
+    return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
+
+
+def make_learner(config: Config, network, correction: Callable | None = None, *, group=None):
+    """Composes loss, correction, optimizer and learner as configured, or with another V-based `correction`.
+
+    `group` are the learners that it updates together with.
+    """
+    from impala.learning import learners, optimizers
+
+    learner = config.learner
+    optimizer = optimizers.make(
+        learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
+        rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
+    )  # fmt: skip
+    return learners.Learner(
+        network,
+        make_loss(config.loss, network.distribution, correction),
+        optimizer,
+        max_grad_norm=learner.max_grad_norm,
+        jit_compile=learner.jit_compile,
+        after_update=_jobs_after_update(config, network),
+        group=group,
+    )
+
+
+def _jobs_after_update(config: Config, network) -> list[Callable]:
+    """What the configured loss wants done to the network after an update; see `learners.Result`."""
+    from impala.losses.popart import COLUMNS
+
+    def renew(result):
+        if result.num_updates % config.loss.target_period == 0:
+            network.renew()
+
+    def observe_targets(result):
+        if result.applied:
+            network.observe_targets(*(result.chunks[name] for name in ("task", *COLUMNS)))
+
+    return [renew] * has_target_network(config.loss) + [observe_targets] * config.loss.popart
+
+
+def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
+    """Returns frames → keyword arguments of `Learner.update`, by schedules that end at `learner.learning_rate_frames`.
+
+    Else at `total_frames`, the configured ones by default.
+    """
+    from impala.learning.optimizers import SCHEDULES
+
+    learner, loss = config.learner, config.loss
+    total = learner.learning_rate_frames or (config.total_frames if total_frames is None else total_frames)
+    schedules = {
+        "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
+        "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
+        "epsilon": SCHEDULES["constant"](learner.epsilon, total),
+    }
+    return lambda frames: {name: schedule(frames) for name, schedule in schedules.items()}
+
+
+def has_target_network(loss: LossConfig) -> bool:
+    """Returns whether the configured scheme compares the policy with an older copy of the network."""
+    from impala import losses
+
+    word = loss.correction
+    return word in losses.POLICY_TERMS and losses.POLICY_TERMS[word].has_target_network
+
+
+def make_loss(loss: LossConfig, distribution, correction: Callable | None = None):
+    """Returns the configured loss over actions of `distribution`, with its correction or another V-based one."""
+    from impala import losses
+    from impala.losses.actor_critic import actor_critic
+
+    make = functools.partial(_bound(actor_critic, loss), terms=make_terms(loss), distribution=distribution)
+    correction = correction or make_correction(loss)
+    return losses.popart(make, correction) if loss.popart else make(correction)
+
+
+def make_terms(loss: LossConfig):
+    """Returns the terms of the loss of the configured word, their parameters bound; IMPALA's for a V-based scheme."""
+    from impala import losses
+
+    word = loss.correction
+    return _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else losses.Terms()
+
+
+def make_correction(loss: LossConfig):
+    """Returns the V-based scheme of the configured word, its parameters bound."""
+    from impala import corrections, losses
+
+    word = loss.correction
+    name = losses.POLICY_TERMS[word].correction if word in losses.POLICY_TERMS else word
+    return _bound(corrections.SCHEMES[name], loss)
+
+
+def _bound(function: Callable, loss: LossConfig) -> Callable:
+    """Binds those parameters of `function` that the configuration has under the same name."""
+    names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}
+    return functools.partial(function, **{name: getattr(loss, name) for name in names})

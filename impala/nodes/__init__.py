@@ -1,0 +1,1 @@
+"""What runs inside a process, wherever a program puts it."""

@@ -1,0 +1,127 @@
+"""From a configuration to the stations around an agent: what nodes, lockstep and evaluation share."""
+
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+
+from impala.agents import actor_critic
+from impala.config import Config, ConfigError
+from impala.types import EnvironmentSpec, Origin
+
+
+def make_environment(
+    config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, *, with_picture: bool = False
+):
+    """Makes the configured environments of one task; see `environments.make`."""
+    from impala import environments
+
+    environment = config.environment
+    return environments.make(
+        environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
+        action_set=environment.action_set, num_threads=num_threads, with_picture=with_picture,
+    )  # fmt: skip
+
+
+def check(config: Config) -> EnvironmentSpec:
+    """Returns the environments' description, after what a model cannot check: what exists here and fits together.
+
+    Every environment is played for a few steps.
+
+    Raises:
+      ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
+        alike, the torso does not take their observations, or the correction their actions.
+    """
+    from impala import environments
+
+    tasks, specs = config.environment.tasks, []
+    if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
+        raise ConfigError(problems)
+    for index in range(len(tasks)):
+        specs.append(_try_environment(config, index))
+    _check_alike(specs)
+    actor_critic.check(config, specs[0])
+    return specs[0]._replace(name=", ".join(tasks))
+
+
+def _try_environment(config: Config, task: int) -> EnvironmentSpec:
+    from impala import environments
+
+    name = config.environment.tasks[task]
+    try:
+        environment = make_environment(config, task=task)
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+    try:
+        fault = environments.fault(environment)
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"environment.name: {name!r} fails where it is played: {_told(error)}"]) from None
+    finally:
+        environment.close()
+    if fault:
+        raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
+    return environment.spec
+
+
+def _told(error: Exception) -> str:
+    """Returns an error and the line that raised it: the environment is its user's to mend."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+
+
+def _check_alike(specs: list[EnvironmentSpec]) -> None:
+    for other in specs[1:]:
+        for field in ("actions", "observation", "num_stacked", "frames_per_step"):
+            one_has, other_has = getattr(specs[0], field), getattr(other, field)
+            if one_has != other_has:
+                are_games = all(spec.name.startswith("atari:") for spec in (specs[0], other))
+                remedy = "environment.action_set: full" if field == "actions" and are_games else "tasks that are alike"
+                raise ConfigError([
+                    f"environment.name: one network cannot play {specs[0].name} with {field} {one_has} and "
+                    f"{other.name} with {other_has}; expected {remedy}"
+                ])  # fmt: skip
+
+
+def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape=None, seed, greedy=False):
+    """Makes the policy that remembers what the network behind `outputs` needs."""
+    from impala.acting import policies
+
+    if core_state_shape is None:
+        return policies.Policy(outputs, spec, num_environments, seed=seed, greedy=greedy)
+    return policies.RecurrentPolicy(
+        outputs, spec, num_environments, core_state_shape=core_state_shape, seed=seed, greedy=greedy
+    )
+
+
+def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
+    """Returns a seed that is distinct for every lane of every actor in every launch."""
+    return int(np.random.SeedSequence([config.seed, incarnation, actor, lane]).generate_state(1)[0] % 2**30)
+
+
+def make_actor(
+    environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
+    sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None, version_per_step: bool = False,
+):  # fmt: skip
+    """Composes policy, writer and actor around `environment`; the network behind `outputs` decides.
+
+    Args:
+      outputs: see `acting.policies`.
+      origin: of the first chunk of the first environment.
+      sink: takes the chunks of an unroll.
+      sync_weights: see `acting.actors`.
+      version_per_step: see `chunks.UnrollWriter`.
+    """
+    from impala.acting import actors, chunks
+
+    spec, n = environment.spec, environment.num_environments
+    return actors.Actor(
+        environment,
+        make_policy(outputs, spec, n, seed=seed, core_state_shape=core_state_shape),
+        chunks.UnrollWriter(
+            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape,
+            version_per_step=version_per_step,
+        ),  # fmt: skip
+        sync_weights,
+        unroll_length=unroll_length,
+        origin=origin,
+    )

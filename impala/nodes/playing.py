@@ -1,0 +1,55 @@
+"""Episodes that nobody trains on: an evaluation's scores, and what a person watches."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from impala.config import Config
+from impala.nodes.parts import make_environment, make_policy
+
+
+def evaluation_seed(config: Config, *counts: int) -> int:
+    """Returns the seed to evaluate a run with, another for other `counts`; never one of training (`lane_seed`)."""
+    drawn = int(np.random.SeedSequence([config.seed, len(counts), *counts]).generate_state(1)[0])
+    return 2**30 + drawn % (2**30 - 64)  # environments take the numbers that follow
+
+
+def play(
+    network, config: Config, *, num_episodes: int, greedy: bool, seed: int, task: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[float]:  # fmt: skip
+    """Plays episodes of a task in up to 16 environments at once and returns their raw scores; see `acting.episodes`."""
+    from impala.acting import episodes, policies
+
+    num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
+    environment = make_environment(config, num_environments, num_threads=2, task=task)
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
+    try:
+        return episodes.play(environment, policy, num_episodes=num_episodes, seed=seed, should_stop=should_stop)
+    finally:
+        environment.close()
+
+
+def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) -> Iterator[tuple[np.ndarray, float]]:
+    """Plays an episode of a task; yields after every step what a person sees, RGB [H, W, 3], and the score so far."""
+    from impala.acting import policies
+
+    environment = make_environment(config, task=task, with_picture=True)
+    policy = make_policy(
+        policies.network_outputs(network), environment.spec, 1, seed=seed, greedy=greedy,
+        core_state_shape=network.core_state_shape,
+    )  # fmt: skip
+    try:
+        step, score = environment.reset(seed), 0.0
+        yield environment.picture(), score
+        while not step.is_last[0]:
+            policy.observe(step)
+            environment.send(policy.decide().action)
+            step = environment.receive()
+            score += float(step.reward[0])
+            yield environment.picture(), score
+    finally:
+        environment.close()
