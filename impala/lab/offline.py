@@ -20,7 +20,7 @@ from impala.config import Config, LossConfig
 from impala.corrections import Targets
 from impala.lab import truths
 from impala.lab.acted import load_chunks, play
-from impala.learning import learners
+from impala.learning import gradients
 from impala.learning.weights import assign_weights
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
@@ -78,7 +78,7 @@ def view(network, batch: Chunk, config: Config) -> View:
     Raises:
       ValueError: the network has values of several tasks (PopArt).
     """
-    inputs = learners.network_inputs(batch)
+    inputs = gradients.network_inputs(batch)
     outputs = network(*inputs)
     if outputs.value.shape.rank != 2:
         raise ValueError(f"values have shape {tuple(outputs.value.shape)}; expected [T+1, B], a network without PopArt")

@@ -1,4 +1,4 @@
-"""next(batch) → loss → gradients → optimizer, one `tf.function` traced once."""
+"""Both halves of an update in one `tf.function`, traced once: batch → loss → gradients → optimizer."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import units
+from impala.learning import appliers, gradients
 from impala.learning.groups import naming_lost_peers
-from impala.types import Chunk, Origin, Weights
+from impala.types import Chunk, Weights
 
 _UNITS_PERIOD = 16  # updates between two looks at the hidden layers
 
@@ -36,7 +36,7 @@ class Learner:
     """Applies one update a batch to a network.
 
     Args:
-      network: `network_inputs` of a batch → outputs, with `trainable_variables`.
+      network: `gradients.network_inputs` of a batch → outputs, with `trainable_variables`.
       loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`. Metrics are scalars, or [B] of single chunks.
       optimizer: see `impala.learning.optimizers`.
       max_grad_norm: gradients are scaled down to this global norm.
@@ -104,55 +104,18 @@ class Learner:
 
     def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor], is_due: tf.Tensor):
         self.num_traces += 1  # runs while tracing only
-        self.optimizer.learning_rate.assign(learning_rate)
-        with tf.GradientTape() as tape:
-            outputs = self.network(*network_inputs(batch))
-            loss, metrics = self._loss(outputs, batch, **scheduled)
-        metrics = metrics | units.shares(getattr(outputs, "hidden", ()), is_due)
-        gradients = tape.gradient(loss, self._variables)
-        columns = _facts(batch) | {name: metrics.pop(name) for name in list(metrics) if metrics[name].shape.rank}
+        loss, computed, metrics, columns = gradients.compute(self.network, self._loss, batch, scheduled, is_due)
         self._column_names, chunks = list(columns), tf.stack([tf.cast(c, tf.float64) for c in columns.values()])
         if self._group:
-            gradients, metrics, chunks = self._group.combine(gradients, metrics, chunks)
+            computed, metrics, chunks = self._group.combine(computed, metrics, chunks)
             loss = metrics["loss"]
-        norm = tf.linalg.global_norm(gradients)
-        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        scale = self._max_grad_norm / tf.maximum(norm, self._max_grad_norm)
-
-        def apply():
-            self.optimizer.apply_gradients([(g * scale, v) for g, v in zip(gradients, self._variables)])
-            return True
-
-        applied = tf.cond(finite, apply, lambda: False)
+        applied, norm = appliers.apply(
+            self.optimizer, self._variables, computed, loss=loss, learning_rate=learning_rate,
+            max_norm=self._max_grad_norm,
+        )  # fmt: skip
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
         return applied, tf.stack(list(metrics.values())), chunks
-
-
-def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
-    """Returns columns [B] that say what the chunks are; of a version that changes from step to step mean and oldest."""
-    version = oldest = tf.cast(batch.weights_version, tf.float64)
-    if version.shape.rank == 2:
-        version, oldest = tf.reduce_mean(version, axis=0), tf.reduce_min(version, axis=0)
-    return dict(
-        weights_version=version,
-        oldest_version=oldest,
-        is_replayed=tf.zeros_like(version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
-        task=batch.origin[:, Origin._fields.index("task")],
-        num_transitions=tf.reduce_sum(1.0 - tf.cast(batch.is_first[1:], tf.float32), axis=0),
-    )
-
-
-def network_inputs(batch: Chunk) -> tuple:
-    """Returns what a network takes of a batch: observation and is_first, and for a recurrent one what led to them.
-
-    That is last_action and last_reward, [T+1, B], and the core state before the first observation.
-    """
-    if isinstance(batch.core_state, tuple):
-        return batch.observation, batch.is_first
-    last_action = tf.concat([batch.previous_action[None], batch.a_tm1], axis=0)
-    last_reward = tf.concat([batch.previous_reward[None], batch.r_t], axis=0)
-    return batch.observation, batch.is_first, last_action, last_reward, batch.core_state
 
 
 def _tensor(value: float) -> tf.Tensor:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from impala import corrections, networks
 from impala.acting import actors, chunks, policies
-from impala.learning import learners
+from impala.learning import gradients
 from impala.learning.weights import assign_weights
 from impala.losses import actor_critic
 from impala.networks import frames
@@ -286,19 +286,19 @@ def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core, k
     for unroll in stream.unrolls:
         batch = datasets.stack(unroll)
         assert np.ptp(batch.logits_tm1) > 0.1
-        outputs = network(*learners.network_inputs(batch))
+        outputs = network(*gradients.network_inputs(batch))
         np.testing.assert_allclose(outputs.logits[:-1], batch.logits_tm1, rtol=0, atol=1e-5)
         _, metrics = loss(outputs, batch)
         assert float(metrics["log_rho_max"]) < 2e-5
         assert float(metrics["num_transitions"]) == 18 - np.sum(batch.is_first[1:])
     for variable in network.trainable_variables:  # and it would show if they were others
         variable.assign(1.05 * variable)
-    _, metrics = loss(network(*learners.network_inputs(batch)), batch)
+    _, metrics = loss(network(*gradients.network_inputs(batch)), batch)
     assert float(metrics["log_rho_max"]) > 1e-3
     if core != "none":  # the state of the unroll's start matters, and so do the last action and reward
         for name, value in dict(core_state=0.5, previous_action=1, previous_reward=0.5).items():
             other = batch._replace(**{name: getattr(batch, name) + value}, is_first=batch.is_first & False)
-            assert np.abs(network(*learners.network_inputs(other)).logits[0] - outputs.logits[0]).max() > 1e-4, name
+            assert np.abs(network(*gradients.network_inputs(other)).logits[0] - outputs.logits[0]).max() > 1e-4, name
 
 
 def test_new_weights_act_from_the_next_unroll_on():

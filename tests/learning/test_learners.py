@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from impala import corrections, environments, networks
 from impala.acting import actors, chunks, policies
-from impala.learning import learners, optimizers
+from impala.learning import appliers, gradients, learners, optimizers
 from impala.learning.weights import assign_weights
 from impala.losses import actor_critic
 from impala.replay import datasets
@@ -56,6 +56,30 @@ def state_of(learner):
 
 def rmsprop_step(gradient, learning_rate):
     return learning_rate * gradient / np.sqrt(0.99 + 0.01 * gradient**2 + 0.1)
+
+
+def test_both_halves_apart_are_the_whole_update():
+    """As where one process computes gradients and another applies them: bit for bit, a gradient that is not finite too."""
+    whole, apart = (make_learner(optimizer="adam", max_grad_norm=3.0) for _ in range(2))
+    compute = tf.function(lambda batch: gradients.compute(apart.network, sum_loss, batch, {}, tf.constant(False)))
+    half = tf.function(
+        lambda loss, found: appliers.apply(
+            apart.optimizer, apart.network.trainable_variables, found, loss=loss, learning_rate=tf.constant(0.1),
+            max_norm=3.0,
+        )
+    )  # fmt: skip
+    for reward in (1.0, -2.0, np.inf, 0.5):
+        batch = batch_of(2.0, reward)
+        result = whole.update(batch, 0.1)
+        loss, found, metrics, columns = compute(batch)
+        applied, norm = half(loss, found)
+        assert bool(applied) == result.applied == np.isfinite(reward)
+        np.testing.assert_array_equal(norm, result.metrics["grad_norm"])
+        np.testing.assert_array_equal(metrics["loss"], result.metrics["loss"])
+        assert {name: column.numpy().tolist() for name, column in columns.items()} == {
+            name: column.tolist() for name, column in result.chunks.items()
+        }
+        assert state_of(whole) == state_of(apart)
 
 
 def test_one_update_by_hand():
