@@ -73,6 +73,8 @@ class Lockstep:
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
+        # A network that was handed in has a memory of its own, or none.
+        behaviour = actor_critic.make_behaviour(config, spec)._replace(core_state_shape=self.network.core_state_shape)
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
             seed = parts.lane_seed(config, 0, 0, task)
@@ -82,7 +84,7 @@ class Lockstep:
                 origin=Origin(config.seed, task, 0, 0, 0, task),
                 # The actors share one network: the first brings it up to date for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
-                core_state_shape=self.network.core_state_shape,
+                behaviour=behaviour,
             )  # fmt: skip
             steps.append(actor.steps(seed))
             self._closing.append(close)

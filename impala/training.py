@@ -188,10 +188,11 @@ def _tell(line: str, file=None) -> None:
 
 def _table_mb(config, spec) -> dict[str, float]:
     """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
+    from impala.agents.actor_critic import make_chunk_spec
     from impala.nodes import estimates
-    from impala.types import chunk_spec, num_bytes
+    from impala.types import num_bytes
 
-    chunk_mb = num_bytes(chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)) / 1e6
+    chunk_mb = num_bytes(make_chunk_spec(config, spec)) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
     budget = estimates.budget_mb()  # learner, actors and system need some
     sizes = {"replay.queue_size": config.queue_size, "replay.size": config.replay.size * bool(config.replay.fraction)}

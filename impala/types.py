@@ -7,6 +7,7 @@ k stacked frames (1 where observations are not stacked). Reverb signatures, zero
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -133,8 +134,8 @@ class Chunk(NamedTuple):
     """T consecutive transitions of one environment. Stacked after time by the dataset: [T, B, …] on the learner.
 
     Field i of everything but `observation` and `is_first` belongs to the transition observation[i] → observation[i+1],
-    so nobody shifts. With stacked frames `observation` holds single frames, the first k−1 of them the older planes of
-    the stack at time 0, already zero where the episode is younger.
+    so nobody shifts. What an agent does not keep of its decisions is (). With stacked frames `observation` holds single
+    frames, the first k−1 of them the older planes of the stack at time 0, already zero where the episode is younger.
     """
 
     observation: Any  # [T+1+k−1, …]
@@ -152,30 +153,39 @@ class Chunk(NamedTuple):
     is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
 
 
+def policy_columns(actions: Actions) -> dict[str, ArraySpec]:
+    """Returns what is kept of a decision that was drawn from a distribution, beside a value: fields of a `Chunk`."""
+    return dict(logits_tm1=ArraySpec((actions.num_parameters,), np.float32), v_behaviour_tm1=ArraySpec((), np.float32))
+
+
 def chunk_spec(
-    environment: EnvironmentSpec, unroll_length: int, core_state_shape=None, *, version_per_step: bool = False
-) -> Chunk:
+    environment: EnvironmentSpec, unroll_length: int, core_state_shape=None, *,
+    kept: Mapping[str, ArraySpec] | None = None, version_per_step: bool = False,
+) -> Chunk:  # fmt: skip
     """Returns a `Chunk` of `ArraySpec`s for chunks of `unroll_length` transitions.
 
     Args:
       core_state_shape: of one environment; None for feed-forward networks, whose chunks have none.
+      kept: what is kept of each decision, of one step; by default `policy_columns`.
       version_per_step: the weights may change within an unroll.
     """
     t = unroll_length
     shape, dtype = environment.observation
     action = environment.actions.array
+    kept = policy_columns(environment.actions) if kept is None else kept
+    columns = {name: ArraySpec((t, *spec.shape), spec.dtype) for name, spec in kept.items()}
     return Chunk(
         observation=ArraySpec((t + environment.num_stacked, *shape), dtype),
         is_first=ArraySpec((t + 1,), np.bool_),
         previous_action=action,
         previous_reward=ArraySpec((), np.float32),
         a_tm1=ArraySpec((t, *action.shape), action.dtype),
-        logits_tm1=ArraySpec((t, environment.actions.num_parameters), np.float32),
+        logits_tm1=columns.get("logits_tm1", ()),
         r_t=ArraySpec((t,), np.float32),
         discount_t=ArraySpec((t,), np.float32),
         weights_version=ArraySpec((t,) if version_per_step else (), np.int64),
         origin=ArraySpec((len(Origin._fields),), np.int64),
-        v_behaviour_tm1=ArraySpec((t,), np.float32),
+        v_behaviour_tm1=columns.get("v_behaviour_tm1", ()),
         core_state=() if core_state_shape is None else ArraySpec(tuple(core_state_shape), np.float32),
     )
 

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     # What configures a network, a loss and a learner is written once: in `agents`.
     "agents": {*BASE, *STATIONS, "config"},
     "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},
-    "programs": {"types", "replay", "acting", "config", "launching", "nodes"},
+    "programs": {"types", "replay", "acting", "config", "launching", "agents", "nodes"},
     "lockstep": {*BASE, *STATIONS, "config", "agents", "nodes", "programs"},
     "evaluation": {*BASE, *STATIONS, "config", "agents", "nodes"},
     "export": {"learning", "config", "nodes", "evaluation"},
@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "lab": {*BASE, *STATIONS, "config", "provenance", "agents", "nodes", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "launching"},
-    "training": {*BASE, *STATIONS, "config", "nodes", "launching"},
+    "training": {*BASE, *STATIONS, "config", "agents", "nodes", "launching"},
     "cli": {"config", "training", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from impala.acting.behaviours import Behaviour, sampled
 from impala.acting.policies import Decision
-from impala.types import Chunk, EnvironmentSpec, Origin, Step, TimeAccount, chunk_spec
+from impala.types import Chunk, EnvironmentSpec, Origin, Step, TimeAccount, chunk_spec, map_fields
 
 Sink = Callable[[list[Chunk]], None]
 
@@ -31,15 +32,19 @@ class UnrollWriter:
     none is written twice.
 
     Args:
-      core_state_shape: of a recurrent network.
+      behaviour: says what is kept of decisions; by default as `Policy`'s.
       version_per_step: chunks hold the version of each decision, [T], rather than one of the whole unroll.
     """
 
     def __init__(
         self, spec: EnvironmentSpec, num_environments: int, *, unroll_length: int, origin: Origin, sink: Sink,
-        core_state_shape=None, version_per_step: bool = False,
+        behaviour: Behaviour | None = None, version_per_step: bool = False,
     ):  # fmt: skip
-        self._specs = chunk_spec(spec, unroll_length, core_state_shape, version_per_step=version_per_step)
+        behaviour = behaviour or sampled(spec.actions)
+        self._kept = tuple(behaviour.kept)
+        self._specs = chunk_spec(
+            spec, unroll_length, behaviour.core_state_shape, kept=behaviour.kept, version_per_step=version_per_step
+        )
         self._n, self._length, self._num_stacked = num_environments, unroll_length, spec.num_stacked
         self._origin, self._sink, self._seq = origin, sink, 0
 
@@ -47,10 +52,7 @@ class UnrollWriter:
         self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()
     ) -> None:
         """See `Writer`; starts from fresh memory, so that chunks handed on earlier stay as they are."""
-        empty = {
-            name: np.empty((self._n, *spec.shape), spec.dtype) for name, spec in self._specs._asdict().items() if spec
-        }
-        self._chunk = Chunk(**empty)  # each field [N, …]
+        self._chunk = map_fields(lambda spec: np.empty((self._n, *spec.shape), spec.dtype), self._specs)  # each [N, …]
         self._t, k = 0, self._num_stacked
         self._chunk.observation[:, :k] = np.swapaxes(window, 0, 1)
         self._chunk.is_first[:, 0] = step.is_first
@@ -66,7 +68,9 @@ class UnrollWriter:
 
     def append(self, decision: Decision, step: Step) -> None:
         t, chunk = self._t, self._chunk
-        chunk.a_tm1[:, t], chunk.logits_tm1[:, t], chunk.v_behaviour_tm1[:, t] = decision[:3]
+        chunk.a_tm1[:, t] = decision.action
+        for name, array in zip(self._kept, decision.kept, strict=True):
+            getattr(chunk, name)[:, t] = array
         if chunk.weights_version.ndim > 1:
             chunk.weights_version[:, t] = decision.version
         chunk.r_t[:, t], chunk.discount_t[:, t] = step.reward, step.discount

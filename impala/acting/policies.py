@@ -5,27 +5,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala import sampling
+from impala.acting.behaviours import Behaviour, sampled
 from impala.types import EnvironmentSpec, Step
 
 
 class Decision(NamedTuple):
-    """An action, the parameters of the distribution it was drawn from, and what the state was thought to be worth."""
+    """An action, and what is kept of how it came about."""
 
     action: np.ndarray  # [N, …]
-    logits: np.ndarray  # [N, A] float32, logits of discrete actions; else see `distributions`
-    value: np.ndarray  # [N] float32
+    kept: tuple[np.ndarray, ...]  # [N, …] each, as `Behaviour.kept` says; () where others keep it
     version: Any = ()  # [N] int64, of the weights, where they may change from step to step
 
 
-# (window [k, N, …], is_first [1, N]) → (logits [N, A], value [N]); with a core
-# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (logits, value, core_state);
+# (window [k, N, …], is_first [1, N]) → the numbers of the behaviour, [N, …] each; with a core
+# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (*numbers, core_state);
 # and, last, the version [N] where the weights may change from step to step.
 Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
 class Policy:
-    """Samples from a network's logits; remembers the k last frames of each of N environments.
+    """Decides by a network's numbers; remembers the k last frames of each of N environments.
 
     To bring your own, write `observe`, `decide`, `window`, `core_state` and `decides_elsewhere`.
 
@@ -33,18 +32,19 @@ class Policy:
       outputs: the network at one time; it runs in this process or behind an RPC.
       spec: of the environment.
       num_environments: N.
-      seed: of the sampling.
-      greedy: take the most probable action instead of sampling.
+      seed: of what is drawn.
+      behaviour: by default draws from a distribution over the environment's actions.
     """
 
     core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
     decides_elsewhere = False  # else `observe` asks, and the time until `decide` is another lane's
 
     def __init__(
-        self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, greedy: bool = False
-    ):
-        self._outputs, self._greedy = outputs, greedy
-        self._sampler = sampling.of(spec.actions)
+        self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int,
+        behaviour: Behaviour | None = None,
+    ):  # fmt: skip
+        self._outputs = outputs
+        self._behaviour = behaviour or sampled(spec.actions)
         self._random = np.random.default_rng([seed, 2])  # not the stream of an environment with the same seed
         shape, dtype = spec.observation
         self.window = np.zeros((spec.num_stacked, num_environments, *shape), dtype)  # oldest first
@@ -62,25 +62,23 @@ class Policy:
 
     def decide(self) -> Decision:
         """Chooses an action for the last step observed."""
-        logits, value, *version = self._outputs(self.window, self._is_first)
-        return Decision(self._choose(logits), logits, value, *version)
+        numbers, version = self._ask(self.window, self._is_first)
+        return Decision(*self._behaviour.choose(numbers, self._random), *version)
 
-    def _choose(self, logits: np.ndarray) -> np.ndarray:
-        if self._greedy:
-            return self._sampler.mode(logits)
-        return self._sampler.sample(logits, self._random)
+    def _ask(self, *inputs) -> tuple[tuple, tuple]:
+        """Returns the numbers of the behaviour, and what the network says behind them."""
+        outputs, count = self._outputs(*inputs), len(self._behaviour.numbers)
+        return tuple(outputs[:count]), tuple(outputs[count:])
 
 
 class RecurrentPolicy(Policy):
-    """Also remembers the network's core state, and the action and the reward that led to the last observation.
+    """Also remembers the network's core state, and the action and the reward that led to the last observation."""
 
-    Args:
-      core_state_shape: of one environment.
-    """
-
-    def __init__(self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape, **kwargs):
-        super().__init__(outputs, spec, num_environments, **kwargs)
-        self.core_state = np.zeros((num_environments, *core_state_shape), np.float32)
+    def __init__(
+        self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, behaviour: Behaviour
+    ):
+        super().__init__(outputs, spec, num_environments, seed=seed, behaviour=behaviour)
+        self.core_state = np.zeros((num_environments, *behaviour.core_state_shape), np.float32)
         shape, dtype = spec.actions.array
         self._last_action = np.zeros((1, num_environments, *shape), dtype)
         self._last_reward = np.zeros((1, num_environments), np.float32)
@@ -90,26 +88,31 @@ class RecurrentPolicy(Policy):
         self._last_reward = step.reward[None]
 
     def decide(self) -> Decision:
-        logits, value, self.core_state, *version = self._outputs(
+        numbers, (self.core_state, *version) = self._ask(
             self.window, self._is_first, self._last_action, self._last_reward, self.core_state
         )
-        action = self._choose(logits)
-        self._last_action = action[None]
-        return Decision(action, logits, value, *version)
+        decision = Decision(*self._behaviour.choose(numbers, self._random), *version)
+        self._last_action = decision.action[None]
+        return decision
+
+
+def make(outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, behaviour: Behaviour) -> Policy:
+    """Makes the policy that remembers what the network behind `outputs` needs."""
+    kind = Policy if behaviour.core_state_shape is None else RecurrentPolicy
+    return kind(outputs, spec, num_environments, seed=seed, behaviour=behaviour)
 
 
 def network_outputs(network) -> Outputs:
-    """Compiles an `ActorCritic` into `Outputs`, traced once a shape; policies of several lanes share it.
+    """Compiles a network into `Outputs`, traced once a shape; policies of several lanes share it.
 
-    With PopArt, whose network values every task at a scale of its own, the value is 0.
+    The network's `numbers` takes what it says of n = 1 observations and returns what its agent's behaviour needs.
     """
     import tensorflow as tf
 
     @tf.function(autograph=False)
     def compiled(window, is_first, *memory):
         outputs = network(window, is_first, *memory)
-        value = outputs.value[0] if outputs.value.shape.rank == 2 else tf.zeros_like(outputs.value[0, :, 0])
-        return outputs.logits[0], value, *([outputs.core_state] if memory else [])
+        return *network.numbers(outputs), *([outputs.core_state] if memory else [])
 
     # Small networks compute for less time than it takes a tf.function to find the trace for its arguments (0.3 ms); and
     # most steps start no episode, so that their `is_first` need not be converted every time.

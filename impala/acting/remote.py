@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from impala.acting.behaviours import Behaviour
 from impala.acting.chunks import check_finite
 from impala.acting.policies import Decision
 from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
@@ -65,24 +66,23 @@ Fields = list[tuple[tuple[int, ...], np.dtype]]  # (shape, dtype) of each array
 
 
 def decision_fields(spec: EnvironmentSpec, num_environments: int) -> tuple[Fields, Fields]:
-    """Returns the fields of a `Step` and of a `Decision` that has a version for each environment."""
+    """Returns the fields of a `Step`, and of what is told of a `Decision` on it: action and version."""
     n, (shape, dtype), (action_shape, action_dtype) = num_environments, spec.observation, spec.actions.array
     numbers, bools = ((n,), np.float32), ((n,), np.bool_)
-    logits = ((n, spec.actions.num_parameters), np.float32)
     return (
         [((n, *shape), dtype), numbers, numbers, bools, bools],
-        [((n, *action_shape), action_dtype), logits, numbers, ((n,), np.int64)],
+        [((n, *action_shape), action_dtype), ((n,), np.int64)],
     )
 
 
-def network_fields(spec: EnvironmentSpec, num_environments: int, core_state_shape=None) -> tuple[Fields, Fields]:
+def network_fields(spec: EnvironmentSpec, num_environments: int, behaviour: Behaviour) -> tuple[Fields, Fields]:
     """Returns the inputs of an `Outputs` and what it gives, the version included."""
     n, (shape, dtype) = num_environments, spec.observation
-    _, ((action_shape, action_dtype), logits, value, version) = decision_fields(spec, n)
-    core = [((n, *core_state_shape), np.float32)] if core_state_shape else []
+    _, ((action_shape, action_dtype), version) = decision_fields(spec, n)
+    core = [((n, *behaviour.core_state_shape), np.float32)] if behaviour.core_state_shape else []
     led_here = [((1, *action_shape), action_dtype), ((1, n), np.float32)] if core else []
     inputs = [((spec.num_stacked, n, *shape), dtype), ((1, n), np.bool_), *led_here, *core]
-    return inputs, [logits, value, *core, version]
+    return inputs, [*(((n, *number.shape), number.dtype) for number in behaviour.numbers), *core, version]
 
 
 class Refused(ValueError):
@@ -117,7 +117,7 @@ class Client:
     Asks as soon as a step is observed, so that whatever its actor does before it needs the decision takes no time.
 
     Args:
-      request: (number, *step) → a pending `Decision`'s fields; what is lost on the way it repeats.
+      request: (number, *step) → pending action and version; what is lost on the way it repeats.
       should_stop: asked while an answer is waited for; True raises `Stopped`.
     """
 
@@ -133,8 +133,9 @@ class Client:
         self._number += 1
 
     def decide(self) -> Decision:
-        """Returns what was decided on the last step observed."""
-        return Decision(*result_of(self._pending, self._should_stop))
+        """Returns what was decided on the last step observed; what is kept of it is kept there."""
+        action, version = result_of(self._pending, self._should_stop)
+        return Decision(action, (), version)
 
 
 class NoWriter:

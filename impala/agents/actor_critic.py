@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 
 from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
-from impala.types import Discrete, EnvironmentSpec
+from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
@@ -56,6 +56,22 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
         )  # fmt: skip
 
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()
+
+
+def make_behaviour(config: Config, spec: EnvironmentSpec, *, greedy: bool = False):
+    """Makes the configured `acting.behaviours.Behaviour`: actions are drawn from the policy."""
+    from impala.acting import behaviours
+
+    return behaviours.sampled(spec.actions, greedy=greedy, core_state_shape=config.network.core_state_shape)
+
+
+def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
+    """Returns the `types.chunk_spec` of what is kept to train on."""
+    behaviour = make_behaviour(config, spec)
+    return chunk_spec(
+        spec, config.learner.unroll_length, behaviour.core_state_shape, kept=behaviour.kept,
+        version_per_step=version_per_step,
+    )  # fmt: skip
 
 
 def make_learner(config: Config, network, correction: Callable | None = None, *, group=None):

@@ -105,12 +105,13 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
     import reverb
 
     from impala.acting import chunks
+    from impala.agents.actor_critic import make_chunk_spec
     from impala.replay import datasets, tables
-    from impala.types import Origin, chunk_spec
+    from impala.types import Origin
 
     unroll = _random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
-    chunk = chunk_spec(spec, length, config.network.core_state_shape)
+    chunk = make_chunk_spec(config, spec)
     server = reverb.Server([tables.queue(chunk, config.queue_size)], port=None)
     address = f"localhost:{server.port}"
     stop = threading.Event()
@@ -147,6 +148,7 @@ def _random_unroll(config: config_lib.Config) -> list:
     """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
     import numpy as np
 
+    from impala.agents.actor_critic import make_behaviour
     from impala.nodes import parts
     from impala.types import Origin
 
@@ -159,7 +161,7 @@ def _random_unroll(config: config_lib.Config) -> list:
 
     actor = parts.make_actor(
         environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
-        sink=unrolls.append, core_state_shape=config.network.core_state_shape,
+        sink=unrolls.append, behaviour=make_behaviour(config, environment.spec),
     )  # fmt: skip
     for _ in actor.steps(0):
         if len(unrolls) == 10:
@@ -185,8 +187,9 @@ def random_batch(config: config_lib.Config, spec, size: int | None = None):
     import numpy as np
     import tensorflow as tf
 
+    from impala.agents.actor_critic import make_chunk_spec
     from impala.replay import datasets
-    from impala.types import chunk_spec, map_fields
+    from impala.types import map_fields
 
     random = np.random.default_rng(0)
 
@@ -197,6 +200,6 @@ def random_batch(config: config_lib.Config, spec, size: int | None = None):
             return random.random(field.shape, dtype=np.float32)
         return np.zeros(field.shape, field.dtype)
 
-    chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
+    chunk = make_chunk_spec(config, spec)
     batch = datasets.stack([map_fields(draw, chunk) for _ in range(size or config.learner.batch_size)])
     return map_fields(tf.convert_to_tensor, batch)

@@ -91,27 +91,27 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 
 
 def _lanes(config, spec, outputs):
-    from impala.acting import chunks, inference
+    from impala.acting import chunks, inference, policies
     from impala.acting.lanes import Lanes
     from impala.acting.policies import with_version
-    from impala.nodes.parts import make_policy
+    from impala.agents.actor_critic import make_behaviour
     from impala.types import Origin
 
     gatherer = inference.Gatherer(
         with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
         timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
     )  # fmt: skip
-    state, length = config.network.core_state_shape, config.learner.unroll_length
+    behaviour, length = make_behaviour(config, spec), config.learner.unroll_length
 
     def make_writer(lane, n: int):
         origin = Origin(0, lane.actor, lane.first_environment, 0, 0)
         return chunks.UnrollWriter(
-            spec, n, unroll_length=length, origin=origin, sink=lambda chunks: None, core_state_shape=state,
+            spec, n, unroll_length=length, origin=origin, sink=lambda chunks: None, behaviour=behaviour,
             version_per_step=True,
         )  # fmt: skip
 
     lanes = Lanes(
-        lambda lane, n: make_policy(gatherer, spec, n, core_state_shape=state, seed=lane.actor), make_writer,
+        lambda lane, n: policies.make(gatherer, spec, n, seed=lane.actor, behaviour=behaviour), make_writer,
         unroll_length=length, spec=spec,
     )  # fmt: skip
 
@@ -119,7 +119,8 @@ def _lanes(config, spec, outputs):
         from impala.acting.remote import LaneId
         from impala.types import Step
 
-        return lanes.step(LaneId(*name), number, Step(*arrays))
+        decision = lanes.step(LaneId(*name), number, Step(*arrays))
+        return decision.action, decision.version
 
     return step, gatherer.log, lambda: None
 
@@ -150,6 +151,7 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     import functools
 
     from impala.acting import remote
+    from impala.agents.actor_critic import make_behaviour
     from impala.bench import parts
     from impala.launching import shared_memory
     from impala.launching.rpc import client as rpc_client
@@ -158,8 +160,9 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     if config.program == "seed":
         inputs, (asked, given) = parts.random_step(spec, n), remote.decision_fields(spec, n)
     else:
-        state = config.network.core_state_shape
-        inputs, (asked, given) = parts.random_inputs(spec, n, state), remote.network_fields(spec, n, state)
+        behaviour = make_behaviour(config, spec)
+        inputs = parts.random_inputs(spec, n, behaviour.core_state_shape)
+        asked, given = remote.network_fields(spec, n, behaviour)
     lanes, seconds = [], []
     for lane in range(config.actor.num_lanes):
         name = (actor, lane * n, 0, 0)

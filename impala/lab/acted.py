@@ -41,7 +41,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     actor = parts.make_actor(
         environment, policies.network_outputs(network), seed=seed, unroll_length=config.learner.unroll_length,
         sink=played.extend, origin=Origin(seed, 0, 0, 0, 0), sync_weights=lambda: weights.version,
-        core_state_shape=network.core_state_shape,
+        behaviour=actor_critic.make_behaviour(config, environment.spec),
     )  # fmt: skip
     n, unroll_length = environment.num_environments, config.learner.unroll_length
     num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (500 // unroll_length))

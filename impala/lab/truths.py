@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala.acting import policies
+from impala.agents.actor_critic import make_behaviour
 from impala.config import Config
 from impala.environments import river_swim
 from impala.losses.actor_critic import REWARD_CLIPPING
@@ -31,9 +32,9 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     """
     num_environments = min(num_episodes, 64)
     environment = parts.make_environment(config, num_environments)
-    policy = parts.make_policy(
+    policy = policies.make(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
-        core_state_shape=network.core_state_shape,
+        behaviour=make_behaviour(config, environment.spec),
     )  # fmt: skip
     clip, discount = REWARD_CLIPPING[config.loss.reward_clipping], config.loss.discount
     played: list[list[float]] = [[] for _ in range(num_environments)]

@@ -68,6 +68,14 @@ class ActorCritic(tf.Module):
             return Outputs(logits, value, core_state, self._popart.moments(), hidden)
         return Outputs(logits, tf.reshape(value, [n, -1]), core_state, hidden=hidden)
 
+    def numbers(self, outputs: Outputs) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns logits [B, A] and value [B] of the first observation, what acting needs.
+
+        With PopArt, which values every task at a scale of its own, the value is 0.
+        """
+        value = outputs.value[0]
+        return outputs.logits[0], value if value.shape.rank == 1 else tf.zeros_like(value[:, 0])
+
     def observe_targets(self, task, count, total, total_of_squares) -> None:
         """Brings PopArt's moments up to date with value targets; see `PopArt.update`."""
         self._popart.update(self._value, task, count, total, total_of_squares)

@@ -42,6 +42,10 @@ class WithTarget(tf.Module):
         """Applies both to the inputs of an `ActorCritic`."""
         return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)
 
+    def numbers(self, outputs: TargetOutputs) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `ActorCritic`; of the copy nothing."""
+        return self._online.numbers(outputs)
+
     def observe_targets(self, *columns) -> None:
         """Brings PopArt's moments up to date; of the copy only the policy is looked at."""
         self._online.observe_targets(*columns)

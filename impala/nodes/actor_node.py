@@ -1,6 +1,6 @@
 """What runs inside an actor's process."""
 
-from impala.agents.actor_critic import make_network
+from impala.agents.actor_critic import make_behaviour, make_network
 from impala.config import Config
 from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.nodes.reporter import Reporter
@@ -57,7 +57,7 @@ class ActorNode:
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first brings it up to date for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
-                core_state_shape=self._network.core_state_shape,
+                behaviour=make_behaviour(self._config, self._spec),
             ))  # fmt: skip
         return lanes
 

@@ -4,10 +4,10 @@ import functools
 import math
 import queue
 
-from impala.agents.actor_critic import make_network
+from impala.agents.actor_critic import make_behaviour, make_network
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.parts import lane_seed, make_policy
+from impala.nodes.parts import lane_seed
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
@@ -32,6 +32,7 @@ class CentralNode(LearnerNode):
         from impala.replay.memory import MemoryQueue
 
         num_learners, num_actors = config.learner.num_learners, config.actor.num_actors
+        self._behaviour = make_behaviour(config, spec)
         self._num_lanes = len(range(index, num_actors * config.actor.num_lanes, num_learners))
         self._queue = MemoryQueue(math.ceil(config.queue_size / num_learners), should_stop=self._stop.is_set)
         with tf.device(self._device):
@@ -56,8 +57,10 @@ class CentralNode(LearnerNode):
 
     def _make_policy(self, lane, num_environments: int):
         index = lane.first_environment // num_environments
-        return make_policy(
-            self._gatherer, self._spec, num_environments, core_state_shape=self._learner.network.core_state_shape,
+        from impala.acting import policies
+
+        return policies.make(
+            self._gatherer, self._spec, num_environments, behaviour=self._behaviour,
             seed=lane_seed(self._config, lane.incarnation, lane.actor, index),
         )  # fmt: skip
 
@@ -67,7 +70,7 @@ class CentralNode(LearnerNode):
         return chunks.UnrollWriter(
             self._spec, num_environments, unroll_length=self._config.learner.unroll_length, sink=self._queue,
             origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, lane.task),
-            core_state_shape=self._learner.network.core_state_shape, version_per_step=True,
+            behaviour=self._behaviour, version_per_step=True,
         )  # fmt: skip
 
     def address(self) -> str:
@@ -75,10 +78,11 @@ class CentralNode(LearnerNode):
         return self._address
 
     def act(self, lane, number: int, *step) -> tuple:
-        """Takes a step of a lane of environments and returns the fields of a `Decision`."""
+        """Takes a step of a lane of environments; returns the actions, and the version that decided on each."""
         from impala.acting.remote import LaneId
 
-        return tuple(self._lanes.step(LaneId(*lane), number, Step(*step)))
+        decision = self._lanes.step(LaneId(*lane), number, Step(*step))
+        return decision.action, decision.version
 
     def step(self) -> dict[str, float]:
         """See `LearnerNode`; then renews the weights that decide."""

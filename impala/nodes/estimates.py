@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from impala.agents.actor_critic import make_chunk_spec
 from impala.config import Config, ConfigError, flatten
-from impala.types import Continuous, EnvironmentSpec, chunk_spec, num_bytes
+from impala.types import Continuous, EnvironmentSpec, num_bytes
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _ACTOR_COPIES = 6, 2
@@ -122,7 +123,7 @@ def _residual(shape, inputs: int) -> Iterator[Layer]:
 def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     learner, actor, members = config.learner, config.actor, config.population.size
     network = list(layers(config, spec))
-    chunk_mb = num_bytes(chunk_spec(spec, learner.unroll_length, config.network.core_state_shape)) / 1e6
+    chunk_mb = num_bytes(make_chunk_spec(config, spec)) / 1e6
     has_weights = config.program == "impala"  # in the actors
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
     num_others = members * (bool(config.evaluator.num_episodes) + has_weights * learner.num_learners) + 1

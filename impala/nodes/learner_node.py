@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from impala.agents.actor_critic import make_learner, make_network, make_schedules
+from impala.agents.actor_critic import make_chunk_spec, make_learner, make_network, make_schedules
 from impala.config import Config
 from impala.nodes import learner_group, population
 from impala.nodes.run import Run
 from impala.nodes.saving import Saver
 from impala.nodes.side_jobs import Periodically, Profiler, Recorder
-from impala.types import Chunk, EnvironmentSpec, Episode, chunk_spec
+from impala.types import Chunk, EnvironmentSpec, Episode
 
 _UNSOUND = "unsound_"  # before the reason, where counts of a group are summed
 
@@ -357,7 +357,7 @@ class LearnerNode:
 
         config, run = self._config, self._run
         return checks.Checks(
-            chunk_spec(self._spec, config.learner.unroll_length, config.network.core_state_shape),
+            make_chunk_spec(config, self._spec),
             self._spec.actions,
             checks.Source(
                 config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments,

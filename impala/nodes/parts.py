@@ -82,17 +82,6 @@ def _check_alike(specs: list[EnvironmentSpec]) -> None:
                 ])  # fmt: skip
 
 
-def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, core_state_shape=None, seed, greedy=False):
-    """Makes the policy that remembers what the network behind `outputs` needs."""
-    from impala.acting import policies
-
-    if core_state_shape is None:
-        return policies.Policy(outputs, spec, num_environments, seed=seed, greedy=greedy)
-    return policies.RecurrentPolicy(
-        outputs, spec, num_environments, core_state_shape=core_state_shape, seed=seed, greedy=greedy
-    )
-
-
 def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
     """Returns a seed that is distinct for every lane of every actor in every launch."""
     return int(np.random.SeedSequence([config.seed, incarnation, actor, lane]).generate_state(1)[0] % 2**30)
@@ -100,25 +89,25 @@ def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
 
 def make_actor(
     environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
-    sync_weights: Callable[[], int] = lambda: 0, core_state_shape=None, version_per_step: bool = False,
+    behaviour, sync_weights: Callable[[], int] = lambda: 0, version_per_step: bool = False,
 ):  # fmt: skip
     """Composes policy, writer and actor around `environment`; the network behind `outputs` decides.
 
     Args:
-      outputs: see `acting.policies`.
+      outputs, behaviour: see `acting.policies`.
       origin: of the first chunk of the first environment.
       sink: takes the chunks of an unroll.
       sync_weights: see `acting.actors`.
       version_per_step: see `chunks.UnrollWriter`.
     """
-    from impala.acting import actors, chunks
+    from impala.acting import actors, chunks, policies
 
     spec, n = environment.spec, environment.num_environments
     return actors.Actor(
         environment,
-        make_policy(outputs, spec, n, seed=seed, core_state_shape=core_state_shape),
+        policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),
         chunks.UnrollWriter(
-            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape,
+            spec, n, unroll_length=unroll_length, origin=origin, sink=sink, behaviour=behaviour,
             version_per_step=version_per_step,
         ),  # fmt: skip
         sync_weights,

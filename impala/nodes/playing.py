@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from impala.agents.actor_critic import make_behaviour
 from impala.config import Config
-from impala.nodes.parts import make_environment, make_policy
+from impala.nodes.parts import make_environment
 
 
 def evaluation_seed(config: Config, *counts: int) -> int:
@@ -23,9 +24,9 @@ def play(
 
     num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
     environment = make_environment(config, num_environments, num_threads=2, task=task)
-    policy = make_policy(
-        policies.network_outputs(network), environment.spec, num_environments, seed=seed, greedy=greedy,
-        core_state_shape=network.core_state_shape,
+    policy = policies.make(
+        policies.network_outputs(network), environment.spec, num_environments, seed=seed,
+        behaviour=make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
     try:
         return episodes.play(environment, policy, num_episodes=num_episodes, seed=seed, should_stop=should_stop)
@@ -38,9 +39,9 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
     from impala.acting import policies
 
     environment = make_environment(config, task=task, with_picture=True)
-    policy = make_policy(
-        policies.network_outputs(network), environment.spec, 1, seed=seed, greedy=greedy,
-        core_state_shape=network.core_state_shape,
+    policy = policies.make(
+        policies.network_outputs(network), environment.spec, 1, seed=seed,
+        behaviour=make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
     try:
         step, score = environment.reset(seed), 0.0

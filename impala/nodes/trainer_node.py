@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from impala.agents.actor_critic import make_behaviour, make_chunk_spec
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import make_actor
@@ -17,7 +18,7 @@ from impala.nodes.random_walk import RandomWalk
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
-from impala.types import Chunk, EnvironmentSpec, Origin, chunk_spec
+from impala.types import Chunk, EnvironmentSpec, Origin
 
 _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
 
@@ -38,7 +39,8 @@ class TrainerNode(LearnerNode):
         num_learners = config.learner.num_learners
         self._queue = MemoryQueue(math.ceil(config.queue_size / num_learners), should_stop=self._stop.is_set)
         self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
-        chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape, version_per_step=True)
+        chunk = make_chunk_spec(config, spec, version_per_step=True)
+        self._behaviour = make_behaviour(config, spec)
         self._fields = {name: tuple(field) for name, field in chunk._asdict().items() if field}
         # The model itself predicts: while an update is under way, some of the parameters may be newer than the version.
         outputs = policies.network_outputs(self._learner.network)
@@ -68,8 +70,7 @@ class TrainerNode(LearnerNode):
         from impala.acting import remote
 
         n = inputs[1].shape[-1] if len(inputs) > 1 and inputs[1].ndim else 0
-        core_state_shape = self._config.network.core_state_shape
-        fields, _ = remote.network_fields(self._spec, n, core_state_shape)
+        fields, _ = remote.network_fields(self._spec, n, self._behaviour)
         names = ("window", "is_first", "last_action", "last_reward", "core_state")[: len(fields)]
         remote.check_fields(f"agent {agent[0]}", names, inputs, fields, self._spec.name)
         return self._predictors(*inputs) if self._agents.may_pass(*agent, _SLICE_SECONDS) else ()
@@ -193,12 +194,12 @@ class PlayerNode(RemoteActorNode):
         from impala.acting import remote
 
         spec, n = environment.spec, environment.num_environments
-        core_state_shape = self._config.network.core_state_shape
-        fields = functools.partial(remote.network_fields, spec, n, core_state_shape)
+        behaviour = make_behaviour(self._config, spec)
+        fields = functools.partial(remote.network_fields, spec, n, behaviour)
         request = functools.partial(self._request(self._learner, "predict", (self._number,), fields), 0)
         return make_actor(
             environment, remote.Network(request, should_stop=self._stop.is_set), seed=seed, origin=origin,
-            unroll_length=self._config.learner.unroll_length, sink=self._sink, core_state_shape=core_state_shape,
+            unroll_length=self._config.learner.unroll_length, sink=self._sink, behaviour=behaviour,
             version_per_step=True,
         )  # fmt: skip
 

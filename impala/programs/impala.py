@@ -25,6 +25,7 @@ import math
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
+from impala.agents.actor_critic import make_chunk_spec
 from impala.config import Config
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
@@ -33,7 +34,7 @@ from impala.nodes.actor_node import ActorNode
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
-from impala.types import EnvironmentSpec, chunk_spec
+from impala.types import EnvironmentSpec
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
@@ -55,7 +56,7 @@ def _add_member(program: lp.Program, config: Config, spec: EnvironmentSpec, run:
     def make_tables():  # of one learner
         from impala.replay import tables
 
-        chunk = chunk_spec(spec, config.learner.unroll_length, config.network.core_state_shape)
+        chunk = make_chunk_spec(config, spec)
         replay = config.replay
         return [
             tables.FRESH[replay.queue_kind](chunk, math.ceil(config.queue_size / num_learners)),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from impala.acting import policies
-from impala.nodes.parts import make_actor, make_policy
+from impala.nodes.parts import make_actor
 
 
 def impala(environment, outputs, version: Callable[[], int], **parts):
@@ -28,16 +28,16 @@ def ga3c(environment, outputs, version: Callable[[], int], **parts):
 
 def seed(
     environment, outputs, version: Callable[[], int], *, seed: int, unroll_length: int, origin, sink, sync_weights,
-    core_state_shape=None,
+    behaviour,
 ):  # fmt: skip
     """The policy is asked through a gatherer, and a lane remembers and writes (programs/seed.py)."""
     from impala.acting import actors, chunks, inference, lanes, remote
 
     spec, n = environment.spec, environment.num_environments
     gatherer = inference.Gatherer(policies.with_version(outputs, version), max_environments=n, timeout_seconds=60.0)
-    policy = make_policy(gatherer, spec, n, seed=seed, core_state_shape=core_state_shape)
+    policy = policies.make(gatherer, spec, n, seed=seed, behaviour=behaviour)
     writer = chunks.UnrollWriter(
-        spec, n, unroll_length=unroll_length, origin=origin, sink=sink, core_state_shape=core_state_shape,
+        spec, n, unroll_length=unroll_length, origin=origin, sink=sink, behaviour=behaviour,
         version_per_step=True,
     )  # fmt: skip
     name = remote.LaneId(origin.actor, origin.environment, origin.incarnation, origin.task)

@@ -5,12 +5,11 @@ import pytest
 import tensorflow as tf
 
 from impala import corrections, networks
-from impala.acting import actors, chunks, policies
+from impala.acting import actors, behaviours, chunks, policies
 from impala.learning import gradients
 from impala.learning.weights import assign_weights
 from impala.losses import actor_critic
 from impala.networks import frames
-from impala.nodes.parts import make_policy
 from impala.replay import datasets
 from impala.types import Chunk, Continuous, Discrete, MultiDiscrete, Origin, Weights
 from tests.acting import scripted
@@ -45,12 +44,13 @@ class Stream:
         self.environment = Recorded(environment)
         self.logits = logits or scripted.Recording(environment.spec.actions.num_actions)
         n, self.unrolls, self.copies = environment.num_environments, [], []
+        behaviour = behaviours.sampled(environment.spec.actions, core_state_shape=core_state_shape)
         actor = actors.Actor(
             self.environment,
-            make_policy(self.logits, environment.spec, n, seed=0, core_state_shape=core_state_shape),
+            policies.make(self.logits, environment.spec, n, seed=0, behaviour=behaviour),
             chunks.UnrollWriter(
                 environment.spec, n, unroll_length=unroll_length, origin=ORIGIN, sink=self._take,
-                core_state_shape=core_state_shape,
+                behaviour=behaviour,
             ),
             lambda: environment.num_sent,  # the version tells when it was read
             unroll_length=unroll_length,

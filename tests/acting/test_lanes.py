@@ -295,7 +295,8 @@ def test_one_lane_steps_while_the_other_is_decided_for_even_where_send_takes_the
 
         def result(self):
             events.append((self._name, "is answered"))
-            return self._policy.decide()
+            decision = self._policy.decide()
+            return decision.action, decision.version
 
     class Sync(scripted.Scripted):
         def send(self, action):

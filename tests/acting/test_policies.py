@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from impala import environments, networks
-from impala.acting import policies
+from impala.acting import behaviours, policies
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
@@ -46,13 +46,15 @@ def test_draws_are_independent_in_time_and_between_environments():
 def test_a_decision_holds_the_logits_it_was_drawn_from():
     decision = policy(5).decide()
     assert decision.action.dtype == np.int32 and decision.action.shape == (5,)
-    assert decision.logits.dtype == np.float32
-    np.testing.assert_array_equal(decision.logits, np.tile(LOGITS, (5, 1)))
-    np.testing.assert_array_equal(decision.value, np.arange(5))
+    logits, value = decision.kept
+    assert logits.dtype == np.float32
+    np.testing.assert_array_equal(logits, np.tile(LOGITS, (5, 1)))
+    np.testing.assert_array_equal(value, np.arange(5))
 
 
 def test_greedy_takes_the_most_probable():
-    assert not policy(500, greedy=True).decide().action.any()
+    greedy = behaviours.sampled(SPEC.actions, greedy=True)
+    assert not policy(500, behaviour=greedy).decide().action.any()
     assert policy(500).decide().action.any()
 
 
@@ -100,6 +102,7 @@ def test_policies_of_several_lanes_share_one_trace(name, torso):
         traces.append(window.shape)
         return network(window, is_first)
 
+    counted.numbers = network.numbers
     logits = policies.network_outputs(counted)
     lanes = [policies.Policy(logits, environment.spec, 2, seed=lane) for lane in range(2)]
     first = environment.reset(0)

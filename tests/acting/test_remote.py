@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from impala.acting import actors, chunks, policies, remote
+from impala.acting import actors, behaviours, chunks, policies, remote
 from impala.types import Discrete, Origin
 from tests.acting import scripted
 
@@ -37,7 +37,7 @@ def test_a_client_numbers_its_requests_and_asks_before_it_needs_the_answer():
 
     def method(*arguments):
         asked.append(arguments)
-        return done((np.array([1]), np.zeros((1, 3)), np.zeros(1), np.array([7])))
+        return done((np.array([1]), np.array([7])))
 
     client = remote.Client(remote.over_rpc(method))
     environment = scripted.Scripted([[(3, "terminated")]])
@@ -46,7 +46,7 @@ def test_a_client_numbers_its_requests_and_asks_before_it_needs_the_answer():
         client.observe(step)
         assert len(asked) == number + 1 and asked[-1][0] == number and len(asked[-1]) == 6
         decision = client.decide()
-        assert isinstance(decision, policies.Decision) and decision.version == 7
+        assert isinstance(decision, policies.Decision) and decision.version == 7 and decision.kept == ()
 
 
 @pytest.mark.parametrize("ask", ["client", "network", "sink"])
@@ -124,12 +124,13 @@ def test_fields_are_those_of_real_steps_decisions_and_outputs(core):
         version = np.zeros(2, np.int64)
         return np.zeros((2, spec.actions.num_parameters), np.float32), np.zeros(2, np.float32), *state, version
 
-    kind = (lambda *a, **k: policies.RecurrentPolicy(*a, core_state_shape=core, **k)) if core else policies.Policy
-    policy = kind(outputs, spec, 2, seed=0)
+    behaviour = behaviours.sampled(spec.actions, core_state_shape=core)
+    policy = policies.make(outputs, spec, 2, seed=0, behaviour=behaviour)
     policy.observe(step)
     decision = policy.decide()
     steps, decisions = remote.decision_fields(spec, 2)
-    inputs, results = remote.network_fields(spec, 2, core)
-    for arrays, fields in ((step, steps), (decision, decisions), (asked[0], inputs), (outputs(*asked[0]), results)):
+    inputs, results = remote.network_fields(spec, 2, behaviour)
+    told = (decision.action, decision.version)
+    for arrays, fields in ((step, steps), (told, decisions), (asked[0], inputs), (outputs(*asked[0]), results)):
         assert [(a.shape, a.dtype) for a in arrays] == [(tuple(shape), np.dtype(dtype)) for shape, dtype in fields]
     assert isinstance(spec.actions, Discrete)

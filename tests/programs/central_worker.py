@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from impala.acting import chunks, inference, policies, predictors, remote
+from impala.acting import behaviours, chunks, inference, policies, predictors, remote
 from impala.acting.lanes import Lanes
 from impala.launching import shared_memory
 from impala.replay.memory import MemoryQueue
@@ -17,9 +17,10 @@ SPEC = EnvironmentSpec("numbers", ArraySpec((2,), np.float32), actions=Discrete(
 
 
 def network(window, is_first):
-    """Outputs that tell whose step they are for: value = 1000 · who + which."""
+    """Outputs that tell whose step they are for: value = version = 1000 · who + which."""
     who, which = window[-1, :, 0], window[-1, :, 1]
-    return np.zeros((len(who), 3), np.float32), (1000 * who + which % 1000).astype(np.float32), np.zeros(len(who), np.int64)
+    number = 1000 * who + which % 1000
+    return np.zeros((len(who), 3), np.float32), number.astype(np.float32), number.astype(np.int64)
 
 
 def step_of(who: int, which: int, is_first: bool = False, n: int = N) -> Step:
@@ -46,9 +47,11 @@ class Central:
             unroll_length=T, spec=SPEC, on_episodes=self._count,
         )  # fmt: skip
         self._counting = threading.Lock()
-        self.server = shared_memory.Server(
-            address, lambda name, number, step: self.lanes.step(remote.LaneId(*name), number, Step(*step))
-        )
+        self.server = shared_memory.Server(address, self._act)
+
+    def _act(self, name, number, step):
+        decision = self.lanes.step(remote.LaneId(*name), number, Step(*step))
+        return decision.action, decision.version
 
     def _make_writer(self, lane, n):
         origin = Origin(0, lane.actor, lane.first_environment, lane.life, 0)
@@ -78,8 +81,8 @@ def ask(address: str, first: int, num_clients: int, num_requests: int, life: int
             if which:
                 while not client.wait(1.0):
                     assert time.perf_counter() - started[i] < 60, "no answer"
-                value = client.result()[2]
-                assert value.tolist() == [1000 * (first + i) + (which - 1) % 1000] * n, "another one's answer"
+                version = client.result()[1]
+                assert version.tolist() == [1000 * (first + i) + (which - 1) % 1000] * n, "another one's answer"
                 seconds.append(time.perf_counter() - started[i])
             if which < num_requests:
                 started[i] = time.perf_counter()
@@ -101,7 +104,7 @@ class Predicting:
 
 def predict(address: str, who: int, num_requests: int) -> None:
     """Asks for one prediction after the other; every answer must be its own."""
-    asked, given = remote.network_fields(SPEC, N)
+    asked, given = remote.network_fields(SPEC, N, behaviours.sampled(SPEC.actions))
     client = shared_memory.Caller(address, (who,), arguments=asked, results=given)
     for which in range(num_requests):
         step = step_of(who, which)
