@@ -152,7 +152,7 @@ def _row(learners, say_once) -> dict:
         rows = [learner.status() for learner in learners]
     except Exception:  # not started yet, frozen, or already gone: the supervisor knows
         return {}
-    row, full_replay_mb = rows[0], rows[0].pop("full_replay_mb")
+    row, full_replay_mb = rows[0], rows[0].pop("full_replay_mb", None)
     if all("fitness" in row for row in rows):
         row["members"] = rows if len(rows) > 1 else []
     if full_replay_mb:

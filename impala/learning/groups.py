@@ -100,6 +100,25 @@ class Group:
             return self._all_reduce.of_array(np.asarray(values, np.float64))
 
 
+class Alone:
+    """A group of one: the same rendezvous, with nobody to wait for."""
+
+    index, size = 0, 1
+
+    def agree(
+        self, *, is_ready: bool, wants_end: bool, counts: Sequence[float] = ()
+    ) -> tuple[bool, bool, list[float]]:
+        """See `Group`."""
+        return is_ready, wants_end, list(counts)
+
+    def broadcast(self, variables: Sequence[tf.Variable], numbers: Sequence[float]) -> list[float]:
+        """See `Group`."""
+        return list(numbers)
+
+    def check_equal(self, variables: Sequence[tf.Variable]) -> None:
+        """See `Group`."""
+
+
 class Collectives:
     """The all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
 

@@ -102,8 +102,8 @@ def _mean_or_max(name: str, values: list[float]) -> float:
 class FrameCounter:
     """Counts the frames and updates of a learner that leaves the rest to the first of its peers."""
 
-    def __init__(self, frames_per_step: int, state: dict):
-        self._frames_per_step, self.frames = frames_per_step, int(state.get("frames", 0))
+    def __init__(self, frames_per_step: int):
+        self._frames_per_step, self.frames = frames_per_step, 0
 
     def has_reached(self, target: float) -> bool:
         return False

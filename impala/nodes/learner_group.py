@@ -37,12 +37,15 @@ def join(config: Config, index: int, peers, stop):
 
     Args:
       index: of this learner.
-      peers: "host:port" of every learner's server, this one's included.
+      peers: "host:port" of every learner's server, this one's included; none for a single learner.
       stop: set when it is time to stop.
     """
     from impala.launching import processes
     from impala.launching.peers import meet
+    from impala.learning import groups
 
+    if not peers:
+        return groups.Alone()
     processes.check_port_is_free(int(peers[index].rpartition(":")[2]))
     try:
         if not meet(index, peers, seconds=_START_SECONDS, should_stop=stop.is_set):
@@ -90,10 +93,9 @@ def _ending_with_peers():
         processes.finish(processes.EXIT_TRY_AGAIN, str(error))
 
 
-def share(group, network, optimizer, state: dict) -> dict:
-    """Gives all learners what the first one restored; returns the counters that go with it."""
-    variables = [*network.variables, *optimizer.variables()]
+def share(group, variables: Sequence, state: dict) -> tuple[int, int]:
+    """Gives all learners what the first one restored; returns the updates and frames that go with it."""
     with _ending_with_peers():
         updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
         group.check_equal(variables)
-    return dict(updates=int(updates), frames=int(frames))
+    return int(updates), int(frames)

@@ -1,18 +1,15 @@
 """What runs in GA3C's two kinds of processes: who predicts and trains, and who plays."""
 
 import collections
-import contextlib
 import functools
-import math
-import queue
 import threading
-import time
 
 import numpy as np
 
 from impala.agents.actor_critic import make_behaviour, make_chunk_spec
 from impala.config import Config
-from impala.nodes.learner_node import LearnerNode
+from impala.nodes import feeding
+from impala.nodes.learner_node import LearnerNode, WithLearner
 from impala.nodes.parts import make_actor
 from impala.nodes.random_walk import RandomWalk
 from impala.nodes.remote_actor import RemoteActorNode
@@ -23,41 +20,53 @@ from impala.types import Chunk, EnvironmentSpec, Origin
 _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
 
 
-class TrainerNode(LearnerNode):
-    """A `LearnerNode` whose batches come through its own RPC `train`, and which predicts for the agents."""
+class TrainerNode(WithLearner):
+    """A `LearnerNode` whose batches come through its own RPC `train`, and beside it what predicts for the players."""
 
-    RPCS = (*LearnerNode.RPCS, "address", "predict", "train")
+    RPCS = (*WithLearner.RPCS, "address", "predict", "train")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, peers=()):
-        super().__init__(config, spec, run, index, table=None, peers=peers)
+        self._config, self._spec = config, spec
+        self.learning = learning = LearnerNode(config, spec, run, index, make_source=self._make_source, peers=peers)
         from impala.acting import policies, predictors
-        from impala.acting.crews import Crew, Gate
+        from impala.acting.crews import Gate
         from impala.launching import shared_memory
         from impala.replay.datasets import Deduplicator
-        from impala.replay.memory import MemoryQueue
 
         num_learners = config.learner.num_learners
-        self._queue = MemoryQueue(math.ceil(config.queue_size / num_learners), should_stop=self._stop.is_set)
         self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
-        chunk = make_chunk_spec(config, spec, version_per_step=True)
         self._behaviour = make_behaviour(config, spec)
+        chunk = make_chunk_spec(config, spec, version_per_step=True)
         self._fields = {name: tuple(field) for name, field in chunk._asdict().items() if field}
         # The model itself predicts: while an update is under way, some of the parameters may be newer than the version.
-        outputs = policies.network_outputs(self._learner.network)
-        outputs = policies.with_version(outputs, lambda: self._learner.num_updates)
+        outputs = policies.network_outputs(learning.learner.network)
+        outputs = policies.with_version(outputs, lambda: learning.learner.num_updates)
         self._predictors = predictors.Predictors(
             outputs, max_environments=config.inference.max_environments,
             num_threads=config.ga3c.num_predictors, queue_size=config.ga3c.num_predictions,
         )  # fmt: skip
-        self._address = shared_memory.new_address()
-        shared_memory.Server(self._address, self._predict_in_turn)
-        self._turn, self._results = threading.Lock(), queue.SimpleQueue()
-        self._prepared: collections.deque[Chunk] = collections.deque()  # batches; peers may not have theirs yet
-        self._trainers: Crew | None = None
         num_agents = dict(num_agents=len(range(index, config.actor.num_actors, num_learners)))
         self._agents = Gate(num_agents["num_agents"])
         sizes = dict(num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers)
         self._walk = RandomWalk(num_agents | sizes, most=num_agents, apply=self._set_sizes, seed=config.seed)
+        learning.jobs.append(Periodically(0.0, self._predictors.crew.check))
+        if period := config.ga3c.adjustment_seconds:
+            learning.jobs.append(Periodically(period, lambda: self._walk.adjust(learning.frames())))
+        learning.counts.append(self._counts)
+        learning.columns.append(lambda: self._walk.sizes | self._predictors.log.columns())
+        self._address = shared_memory.new_address()
+        shared_memory.Server(self._address, self._predict_in_turn)
+
+    def _make_source(self, place: feeding.Place):
+        from impala.replay.memory import MemoryQueue
+
+        learner = self._config.learner
+        self._queue = MemoryQueue(place.queue_size, should_stop=place.stop.is_set)
+        self._trainers = Trainers(
+            self._queue, batch_size=learner.batch_size // learner.num_learners, device=place.device,
+            num_threads=self._config.ga3c.num_trainers,
+        )  # fmt: skip
+        return self._trainers
 
     # --- RPCs ---
 
@@ -96,87 +105,85 @@ class TrainerNode(LearnerNode):
             new = [chunk for chunk in chunks if is_new(Origin(*chunk.origin.tolist()))]
         self._queue(new)
 
-    def step(self) -> dict[str, float]:
-        """Waits for an update of the trainers; returns its metrics, none when none came within a second."""
-        from impala.acting.crews import Crew
-
-        if self._trainers is None:
-            self._trainers = Crew(self._train, self._walk.sizes["num_trainers"], name="trainer")
-        self._trainers.check()
-        self._predictors.crew.check()
-        try:
-            return self._results.get(timeout=1.0)
-        except queue.Empty:
-            return {}
-
     def _predict_in_turn(self, agent: tuple[int], number: int, inputs: list[np.ndarray]) -> tuple:
         while not (outputs := self.predict(agent, number, *inputs)):
             pass
         return outputs
 
-    # --- the crews and their sizes ---
-
-    def _train(self) -> None:
-        """One turn of a trainer."""
-        from impala.replay import datasets
-
-        learner, num_trainers, started = self._config.learner, self._walk.sizes["num_trainers"], time.monotonic()
-        chunks = []
-        if len(self._prepared) < num_trainers:
-            chunks = self._queue.take(learner.batch_size // learner.num_learners, _TAKE_SECONDS)
-        waited = (time.monotonic() - started) / num_trainers
-        if not self._group:
-            self._monitor.add_wait(waited)
-            if not chunks:
-                return
-        batches = []
-        if chunks:
-            marked = [datasets.marked(chunk, is_replayed=False) for chunk in chunks]
-            batches = [datasets.stack(marked, self._device)]
-        with self._turn:
-            self._prepared += batches
-            if self._is_over:
-                return
-            self._held = self._prepared[0] if self._prepared else None
-            if self._group:
-                is_ready, waited, _ = self._agree(waited)
-                self._monitor.add_wait(waited)
-            else:
-                is_ready, self._is_over = self._held is not None, self._wants_end()
-            if is_ready and not self._is_over:
-                self._results.put(self._update(self._prepared.popleft()))
-
     def _set_sizes(self, sizes: dict[str, int]) -> None:
         self._agents.size, self._predictors.crew.size = sizes["num_agents"], sizes["num_predictors"]
         self._trainers.size = sizes["num_trainers"]
 
-    def _jobs(self) -> list[Periodically]:
-        period = self._config.ga3c.adjustment_seconds
-        return [*super()._jobs(), *([Periodically(period, self._adjust)] if period else [])]
-
-    def _adjust(self) -> None:
-        self._walk.adjust(self._monitor.frames)
-
-    def _log(self) -> None:
-        with self._trainers_paused():
-            super()._log()
-
-    def _save(self) -> float | None:
-        with self._trainers_paused():
-            return super()._save()
-
-    def _trainers_paused(self):
-        return self._trainers.paused() if self._trainers else contextlib.nullcontext()
-
-    def _queue_fill(self) -> float:
-        return self._queue.fill()
-
-    def _counts(self) -> dict[str, float | None]:
-        return super()._counts() | self._walk.sizes | self._predictors.log.columns()
-
-    def _own_counts(self) -> dict[str, int]:
+    def _counts(self) -> dict[str, int]:
         deduplicator = self._deduplicator
         return dict(duplicate_chunks=deduplicator.num_duplicates, missing_chunks=deduplicator.num_gaps)
+
+
+class Trainers:
+    """A `replay.sources.Source` whose threads prepare their batches at the same time; the learner takes one by one.
+
+    Args:
+      queue: `MemoryQueue` of what was handed in.
+      device: where batches are stacked.
+      num_threads: N_T; `size` changes it.
+    """
+
+    def __init__(self, queue, *, batch_size: int, device: str, num_threads: int):
+        self._queue, self._batch_size, self._device = queue, batch_size, device
+        self._size, self._crew, self._changed = num_threads, None, threading.Condition()
+        self._prepared: collections.deque[Chunk] = collections.deque()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._size = size
+        if self._crew:
+            self._crew.size = size
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        """See `Source`."""
+        from impala.acting.crews import Crew
+
+        if self._crew is None:
+            self._crew = Crew(self._prepare, self._size, name="trainer")
+        self._crew.check()
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._prepared, timeout_seconds):
+                return None
+            batch = self._prepared.popleft()
+            self._changed.notify_all()
+            return batch
+
+    def _prepare(self) -> None:
+        """One turn of a trainer: no more batches wait than there are trainers."""
+        from impala.replay import datasets
+
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._prepared) < self._size, _TAKE_SECONDS):
+                return
+        if chunks := self._queue.take(self._batch_size, _TAKE_SECONDS):
+            batch = datasets.stack([datasets.marked(chunk, is_replayed=False) for chunk in chunks], self._device)
+            with self._changed:
+                self._prepared.append(batch)
+                self._changed.notify_all()
+
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    def columns(self) -> dict:
+        return {}
+
+    def fill(self) -> float:
+        return self._queue.fill()
+
+    def look(self, row: dict) -> None:
+        pass
+
+    def status(self) -> dict:
+        return {}
 
 
 class PlayerNode(RemoteActorNode):

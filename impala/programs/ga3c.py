@@ -13,8 +13,8 @@ is one word. A controller tries one more or one less of each count now and then 
 slower.
 
 Differences from the paper: an agent is a process that steps many environments in lanes; agents are all started at the
-launch, and those beyond N_A wait for their turn; trainers prepare their batches at the same time and update one after
-the other, so that a checkpoint holds the weights of one moment; the last reward of an episode enters its returns, which
+launch, and those beyond N_A wait for their turn; trainers prepare their batches at the same time and one thread updates
+with them, so that a checkpoint holds the weights of one moment; the last reward of an episode enters its returns, which
 the published code drops; an unroll is cut at T steps and goes on across the end of an episode, masked there; both
 queues are in this process's memory.
 

@@ -3,7 +3,7 @@
 import concurrent.futures
 from types import SimpleNamespace
 
-from impala.nodes.learner_node import LearnerNode
+from impala.nodes.head import Head
 from impala.nodes.reporter import Reporter
 from impala.types import Episode
 
@@ -14,7 +14,7 @@ class Link:
     def __init__(self):
         self.loses, self.episodes, self.shares = None, [], []
         monitor = SimpleNamespace(add_actor_report=self._add)
-        self._learner = SimpleNamespace(_reports={}, _monitor=monitor)
+        self._learner = SimpleNamespace(_reports={}, monitor=monitor)
         self.futures = self
 
     def _add(self, shares, episodes):
@@ -24,7 +24,7 @@ class Link:
     def report(self, *arguments):
         future = concurrent.futures.Future()
         if self.loses != "request":
-            LearnerNode.report(self._learner, *arguments)
+            Head.report(self._learner, *arguments)
         if self.loses:
             future.set_exception(TimeoutError())
         else:

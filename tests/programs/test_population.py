@@ -145,7 +145,7 @@ def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path)
     saved.save(5, dict(frames=9, population=dict(fitness=1.0, factors=factors)))
     publisher = weights.Publisher(other.learner.weights)
     before = publisher.get(-1)[0]
-    node = SimpleNamespace(_learner=other.learner, _publisher=publisher)
+    node = SimpleNamespace(learner=other.learner, _publisher=publisher)
     state = LearnerNode._copy(node, tmp_path)
     assert state["population"]["factors"] == factors
     of_both = [

@@ -68,13 +68,13 @@ def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch)
     })  # fmt: skip
     node = central_node.CentralNode(config, parts.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
     environment, lane = parts.make_environment(config, 16), LaneId(0, 0, new_life(0))
-    weights, step = {0: node._learner.weights()}, environment.reset(0)
+    weights, step = {0: node.learning.learner.weights()}, environment.reset(0)
     for number in range(60):
         environment.send(node.act(lane, number, *step)[0])
         step = environment.receive()
         if number >= 8 and number % 2:
-            assert node.step()
-            weights[node._learner.num_updates] = node._learner.weights()
+            assert node.learning.step()
+            weights[node.learning.learner.num_updates] = node.learning.learner.weights()
     chunks = [np.load(path) for path in sorted((tmp_path / "chunks").glob("*.npz"))]
     seen = set()
     network = actor_critic.make_network(config, parts.check(config))

@@ -1,0 +1,261 @@
+"""Who counts, keeps and tells of a run: held by whoever holds its weights."""
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from impala.config import Config
+from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
+from impala.nodes import population
+from impala.nodes.run import Run
+from impala.nodes.saving import Saver
+from impala.nodes.side_jobs import Periodically
+from impala.types import EnvironmentSpec, Episode
+
+UNSOUND = "unsound_"  # before the reason, where counts of a group are summed
+
+
+class Head:
+    """Metrics, checkpoints, the end of the run, and the place in a population.
+
+    Restores the newest sound checkpoint; `state` is what it said.
+
+    Args:
+      stop: the node's `Pulse`.
+      trackables: network and optimizer, by name: what a checkpoint holds.
+      num_updates: of the learner, done so far.
+    """
+
+    def __init__(
+        self, config: Config, spec: EnvironmentSpec, run: Run, stop, *, trackables: dict[str, Any],
+        num_updates: Callable[[], int],
+    ):  # fmt: skip
+        from impala.launching import processes
+        from impala.monitoring import metrics
+
+        self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
+        self._trackables, self._reports = trackables, {}
+        self.state = self._restore()
+        self._num_restored = int(self.state.get("updates", 0))
+        self._saver = Saver(self._checkpoints, self.state, self._checkpoint_bytes(), stop)
+        if not self._saver.is_there_room():
+            processes.refuse(
+                f"--run {run.folder}: {self._saver.free_mb:.1f} MB are free there, and one checkpoint takes "
+                f"{self._checkpoint_bytes() / 1e6:.1f}; expected more room"
+            )
+        self.monitor = metrics.Monitor(
+            run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
+            launcher_pid=run.launcher_pid, state=self.state, started=run.started,
+        )  # fmt: skip
+        is_member = config.population.size > 1
+        self._member = population.Member(config, run.member, run.folder.parent, self.state) if is_member else None
+        self.factors = self._member.factors if is_member else dict.fromkeys(config.population.parameters, 1.0)
+
+    def _restore(self) -> dict[str, Any]:
+        from impala.launching import processes
+        from impala.learning import checkpoints
+
+        processes.hold(self._run.folder / "checkpoints.lock", self._stop)
+        self._checkpoints = checkpoints.Checkpoints(
+            self._run.folder / "checkpoints", num_kept=self._config.num_checkpoints, **self._trackables
+        )
+        try:
+            state = self._checkpoints.restore(report=logging.warning) or {}
+        except checkpoints.OtherNetwork as error:
+            processes.refuse(f"{error}; use another --run, or --restart")
+        except checkpoints.NoSoundCheckpoint as error:
+            processes.finish(processes.EXIT_FAILED, str(error))
+            raise
+        if restored := self._checkpoints.restored:
+            passed_over = [f"checkpoint {name} is damaged ({reason})" for name, reason in restored.passed_over]
+            used = f"resumed from checkpoint {restored.path}: update {restored.updates:,}, {restored.frames:,} frames"
+            self._stop.note(says=["; ".join([*passed_over[:5], used])])
+        return state
+
+    # --- what others ask for and tell
+
+    def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
+        """Takes an actor's report; one with a number already seen is a repetition and is dropped."""
+        if self._reports.get(actor, -1) < number:
+            self._reports[actor] = number
+            self.monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
+
+    def status(self) -> dict[str, Any]:
+        """Returns the last row of metrics, empty before there is one, and the bound of the policy lag."""
+        row = self.monitor.status()
+        return row and row | {"max_lag": self._config.learner.max_lag, "fitness": self.monitor.fitness()}
+
+    # --- how far it is
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether there was an update since the checkpoint that was restored."""
+        return self._num_updates() > self._num_restored
+
+    def is_done(self) -> bool:
+        """Returns whether the run has its frames, or the return that was asked for."""
+        return self.monitor.frames >= self._config.total_frames or self._is_target_reached()
+
+    def _is_target_reached(self) -> bool:
+        target = self._config.target_return
+        return target is not None and self.monitor.has_reached(target)
+
+    def note_progress(self) -> None:
+        """Keeps for the launcher how far training is: what the command's last line says."""
+        monitor = self.monitor
+        self._stop.note(
+            has_trained=True, frames=monitor.frames, updates=self._num_updates(), wall_seconds=monitor.wall_seconds,
+            return_mean=monitor.return_mean,
+        )  # fmt: skip
+
+    # --- what it does beside learning
+
+    def begin(self) -> None:
+        """Says what the run will need."""
+        self._stop.note(says=[*self._stop.facts.get("says", []), self._disk_words()])
+
+    def jobs(self, log: Callable[[], None], copy: Callable) -> list[Periodically]:
+        """Returns what is to be done now and then.
+
+        Args:
+          log: ends a period of metrics.
+          copy: see `Member.evolve`.
+        """
+        return [
+            Periodically(self._config.log_period_seconds, log),
+            Periodically(self._config.checkpoint_period_seconds, self.save),
+            Periodically(1.0, self._saver.look),
+            *([Periodically(1.0, lambda: self._evolve(copy))] if self._member else []),
+        ]
+
+    def log(self, *, scheduled: dict[str, float], fill: float | None, columns: dict[str, Any]) -> dict[str, Any]:
+        """Ends a period: writes and returns its row, `columns` and those of counts by reason among it."""
+        unsound = {name: int(columns.pop(name)) for name in list(columns) if name.startswith(UNSOUND)}
+        reasons = {name.removeprefix(UNSOUND): count for name, count in unsound.items() if count}
+        counts = dict(
+            unsound_chunks=sum(unsound.values()) if unsound else None,
+            unsound_reasons=" ".join(f"{reason}:{count}" for reason, count in reasons.items()),
+        )
+        row = self.monitor.write_row(scheduled=scheduled, queue_fill=fill, counts=columns | counts)
+        self._stop.note(
+            unsound=reasons, lost_rows=self.monitor.num_lost_rows, silent_units=self.monitor.silent_units
+        )
+        return row
+
+    def save(self) -> float | None:
+        """Writes a checkpoint; returns after how many seconds to try again where it could not be written."""
+        state = self.monitor.state()
+        if self._member:
+            state |= self._member.state(self.monitor.fitness())
+        return self._saver.save(self._num_updates(), state)
+
+    def _evolve(self, copy: Callable) -> None:
+        """Takes the turn of a member of a population, when it is due."""
+        monitor = self.monitor
+        if not self._member.is_due(frames=monitor.frames, episodes=monitor.num_episodes):
+            return
+        row = dict(
+            frames=monitor.frames, updates=monitor.updates, wall_seconds=monitor.wall_seconds,
+            episodes=monitor.num_episodes,
+        )  # fmt: skip
+        self._member.evolve(row, monitor.fitness(), copy)
+
+    def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
+        """Writes what is left to write; returns the status and the words to end with."""
+        if self.has_trained:
+            if self.monitor.has_updates:
+                log()
+            if self.save():
+                error = f"the last checkpoint could not be written: {self._saver.error}"
+                status, words = EXIT_TRY_AGAIN, f"{words}; {error}" if words else error
+        elif status == 0 and self._stop.is_set():
+            status = EXIT_INTERRUPTED
+        if status == 0 and not self._is_target_reached():
+            _wait_for_other_members(self._config, self._run, self._stop)
+        self.monitor.close()
+        return status, words
+
+    # --- bytes
+
+    def _checkpoint_bytes(self) -> int:
+        """Returns an upper bound of what one checkpoint takes."""
+        network, optimizer = self._trackables["network"], self._trackables["optimizer"]
+        return 100_000 + _num_bytes([*network.variables, *optimizer.variables()])
+
+    def _disk_words(self) -> str:
+        """Returns what checkpoints and CSV files take at most, and whether that is there; one more is being written."""
+        config, weights = self._config, 100_000 + _num_bytes(self._trackables["network"].variables)
+        checkpoints = (config.num_checkpoints + 1) * self._checkpoint_bytes()
+        needed_mb = (checkpoints + 2 * weights * bool(config.evaluator.num_episodes) + self.monitor.max_bytes) / 1e6
+        words = (
+            f"{config.num_checkpoints} checkpoints and thinned metrics take at most {needed_mb:.0f} MB of disk; "
+            "TensorBoard's events and logs come on top"
+        )
+        there_mb, free_mb = _num_bytes_of_files(self._run.folder) / 1e6, self._saver.free_mb
+        if free_mb is not None and free_mb + there_mb < needed_mb:
+            words += f"; only {free_mb:,.0f} MB are free: a long run will fill the disk"
+        return words
+
+
+class Follower:
+    """What a learner has that leaves all this to the first of its peers: it counts frames."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, stop, num_updates: Callable[[], int]):
+        from impala.monitoring import metrics
+
+        self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
+        self.state: dict[str, Any] = {}
+        self.monitor = metrics.FrameCounter(spec.frames_per_step)
+        self.factors = dict.fromkeys(config.population.parameters, 1.0)
+        self.has_trained = False  # so that it has something to save
+
+    def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
+        """Takes nothing: actors report to the first learner."""
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def is_done(self) -> bool:
+        return self.monitor.frames >= self._config.total_frames
+
+    def note_progress(self) -> None:
+        self._stop.note(has_trained=True, frames=self.monitor.frames, updates=self._num_updates())
+
+    def begin(self) -> None:
+        pass
+
+    def jobs(self, log: Callable[[], None], copy: Callable) -> list[Periodically]:
+        return []
+
+    def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
+        if status == 0 and not self._stop.facts.get("has_trained") and self._stop.is_set():
+            status = EXIT_INTERRUPTED
+        if status == 0:
+            _wait_for_other_members(self._config, self._run, self._stop)
+        return status, words
+
+
+def _wait_for_other_members(config: Config, run: Run, stop) -> None:
+    """Waits in a population until the others have their frames too: a member that ends would end the run."""
+    stop.doing = "running"
+    while config.population.size > 1 and not stop.is_set():
+        if population.are_others_done(config, run.member, run.folder.parent):
+            return
+        stop.wait(1.0)
+
+
+def _num_bytes_of_files(folder) -> int:
+    """Returns what the checkpoints and CSV files of a run, or of a member, take already; some come and go meanwhile."""
+    total = 0
+    for path in itertools.chain(folder.glob("*.csv"), folder.glob("checkpoints/*/*"), folder.glob("best/*/*")):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def _num_bytes(variables) -> int:
+    return sum(int(np.prod(v.shape)) * v.dtype.size for v in variables)

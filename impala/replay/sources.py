@@ -1,0 +1,133 @@
+"""What a learner trains on: where its batches come from, behind one interface."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from impala.replay import datasets, tables
+from impala.replay.checks import Checks
+from impala.replay.estimates import MemoryEstimate
+from impala.replay.memory import MemoryQueue
+from impala.types import Chunk
+
+
+class Source(Protocol):
+    """Hands out batches; made in the learner's process, its threads start at the first `get`."""
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        """Returns the next batch, None when there is none in time. Raises what preparing it raised."""
+
+    def counts(self) -> dict[str, int]:
+        """Returns what was counted since the start, and adds up over the learners of a group: columns of metrics."""
+
+    def columns(self) -> dict[str, Any]:
+        """Returns other columns, of the time since the last call."""
+
+    def fill(self) -> float | None:
+        """Returns how full the queue of fresh chunks is, in [0, 1]; None where nobody can tell."""
+
+    def look(self, row: dict[str, Any]) -> None:
+        """Takes the row of metrics that was just written."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns what the dashboard wants to know beside."""
+
+
+class _Fed:
+    """A source with a `datasets.Feeder`, made by `make_feeder` when it is first needed."""
+
+    def __init__(self, make_feeder: Callable[[], datasets.Feeder]):
+        self._make_feeder, self._feeder = make_feeder, None
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        if self._feeder is None:
+            self._feeder = self._make_feeder()
+        return self._feeder.get(timeout_seconds)
+
+    def counts(self) -> dict[str, int]:
+        if self._feeder is None:
+            return {}
+        return dict(zip(("duplicate_chunks", "missing_chunks", "dropped_chunks"), self._feeder.counts()))
+
+    def columns(self) -> dict[str, Any]:
+        return {}
+
+    def look(self, row: dict[str, Any]) -> None:
+        pass
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+class Tables(_Fed):
+    """Fresh chunks from a queue of Reverb's and, for a part of each batch, chunks drawn from its uniform table.
+
+    Args:
+      client: `reverb.Client` of the table's server.
+      checks: of what comes from it.
+      replay_size: chunks of the uniform table; 0 without replay.
+      feeder: arguments of `datasets.Feeder`.
+    """
+
+    def __init__(
+        self, client, *, num_fresh: int, num_replayed: int = 0, replay_size: int = 0, checks: Checks, **feeder
+    ):  # fmt: skip
+        address = client.server_address
+        super().__init__(
+            lambda: datasets.Feeder(
+                lambda: datasets.chunks(address, tables.QUEUE, max_in_flight=num_fresh, checks=checks),
+                batch_size=num_fresh + num_replayed,
+                make_replayed=lambda: datasets.chunks(
+                    address, tables.REPLAY, max_in_flight=num_replayed, checks=checks
+                ),
+                num_replayed=num_replayed,
+                **feeder,
+            )
+        )
+        self._client, self._checks = client, checks
+        self._memory = MemoryEstimate(replay_size) if num_replayed else None
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        batch = super().get(timeout_seconds)
+        if batch is None and timeout_seconds:
+            self.fill()  # which says so where the table is silent
+        return batch
+
+    def counts(self) -> dict[str, int]:
+        unsound = {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
+        return super().counts() | (unsound if self._feeder else {})
+
+    def fill(self) -> float | None:
+        info = self._info(tables.QUEUE)
+        return info and info.current_size / info.max_size
+
+    def look(self, row: dict[str, Any]) -> None:
+        """Extrapolates what replay takes when it is full from the memory of the table's process."""
+        if self._memory and self._memory.is_open and (info := self._info(tables.REPLAY)):
+            self._memory.look(info.current_size, row["rss_table_mb"])
+
+    def status(self) -> dict[str, Any]:
+        return {"full_replay_mb": self._memory and self._memory.full_mb}
+
+    def _info(self, name: str):
+        try:
+            return self._client.server_info(timeout=2)[name]
+        except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
+            logging.warning("the table did not answer: %s", error)
+            return None
+
+
+class Memory(_Fed):
+    """Chunks of a queue in this process.
+
+    Args:
+      queue: `MemoryQueue`.
+      feeder: arguments of `datasets.Feeder`.
+    """
+
+    def __init__(self, queue: MemoryQueue, **feeder):
+        super().__init__(lambda: datasets.Feeder(queue.chunks, **feeder))
+        self._queue = queue
+
+    def fill(self) -> float:
+        return self._queue.fill()
