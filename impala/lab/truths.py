@@ -43,8 +43,9 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     returns, weight = np.zeros(num_environments), np.ones(num_environments)
     while min(map(len, played)) < num_episodes // num_environments:
         decision = policy.decide()
+        _, value = decision.kept
         for i in np.flatnonzero(step.is_last):
-            played[i].append(float(returns[i] + weight[i] * decision.value[i]))
+            played[i].append(float(returns[i] + weight[i] * value[i]))
         environment.send(decision.action)
         step = environment.receive()
         policy.observe(step)

@@ -51,7 +51,7 @@ def test_bytes_per_frame_by_hand():
         traffic.bytes_per_frame(config_lib.load(f"configs/{name}.yaml"), spec, 1000)
         for name in ("pong", "seed_pong", "ga3c_pong")
     )
-    assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 24 + 4 + 8) / 4}
+    assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 8) / 4}
     assert ga3c["observations"] == (4 * 7056 + 1) / 4 and ga3c["answers"] == (24 + 4 + 8) / 4
     assert impala["weights"] == 4000 / (20 * 32) / 4
     assert impala["chunks"] == pytest.approx(2 * 24 * 7056 / 20 / 4, rel=0.01)

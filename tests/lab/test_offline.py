@@ -9,6 +9,7 @@ import tensorflow as tf
 from impala import config as config_lib
 from impala import corrections, losses
 from impala.acting import policies
+from impala.agents.actor_critic import make_behaviour
 from impala.config import ConfigError
 from impala.environments import river_swim
 from impala.lab import acted, offline, truths
@@ -155,6 +156,7 @@ def test_monte_carlo_follows_an_episode_to_its_end_however_long(monkeypatch, len
         return Outputs(tf.zeros([1, n, 2]), 5.0 * tf.ones([1, n]))
 
     network.core_state_shape = None
+    network.numbers = lambda outputs: (outputs.logits[0], outputs.value[0])
     value = truths.monte_carlo_start_value(network, config, num_episodes=2, seed=0)
     expected = sum(0.99**t for t in range(length)) + (5.0 * 0.99**length if ends == "truncated" else 0.0)
     assert value == pytest.approx(expected, rel=1e-5)
@@ -189,7 +191,7 @@ def test_recorded_chunks_are_a_batch(tmp_path):
     record, played = Recorder(tmp_path / "run" / "chunks", 12), []
     actor = parts.make_actor(
         environment, policies.network_outputs(network), seed=0, unroll_length=20, sink=played.extend,
-        origin=Origin(0, 0, 0, 0, 0),
+        origin=Origin(0, 0, 0, 0, 0), behaviour=make_behaviour(config, environment.spec),
     )  # fmt: skip
     for _ in actor.steps(0):
         if len(played) >= 16:
