@@ -151,7 +151,7 @@ class Impala:
         agent = cls.__new__(cls)
         config = config_lib.load(path / "config.yaml")
         if environment is not None:
-            config = config_lib.build(config.model_dump(by_alias=True), {"environment.name": _name_of(environment)})
+            config = config_lib.build(config_lib.as_data(config), {"environment.name": _name_of(environment)})
         if problem := _not_of_this_process(config.environment.name):
             raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
         parts.check(config)

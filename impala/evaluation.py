@@ -11,11 +11,11 @@ _FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action 
 
 def load_network(folder: Path, config: config_lib.Config, *, best: bool = False):
     """Builds the run's network and restores its newest sound checkpoint, or its `best`; returns (network, state)."""
-    from impala.agents.actor_critic import make_learner, make_network
+    from impala import agents
     from impala.learning import checkpoints
     from impala.nodes.parts import check
 
-    network = make_network(config, check(config))
+    network = agents.of(config).make_network(config, check(config))
     if best:  # its optimizer is not kept
         if not (folder / "best").is_dir():
             raise config_lib.ConfigError([
@@ -23,7 +23,7 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
             ])  # fmt: skip
         saved = checkpoints.Checkpoints(folder / "best", network=network)
     else:
-        optimizer = make_learner(config, network).optimizer
+        optimizer = agents.of(config).make_learner(config, network).optimizer
         saved = checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer)
     state = saved.restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
     if state is None:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from impala import agents
 from impala.acting import actors, policies
-from impala.agents import actor_critic
 from impala.config import Config
 from impala.learning.weights import assign_weights
 from impala.nodes import parts
@@ -61,12 +61,12 @@ class Lockstep:
             parts.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]
         self.spec = spec = environments[0].spec
-        make_network = make_network or functools.partial(actor_critic.make_network, config)
+        make_network = make_network or functools.partial(agents.of(config).make_network, config)
         self.network = make_network(spec)
         # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
         self._acting = make_network(spec) if lag else self.network
         self._acting_variables = list(self._acting.trainable_variables)
-        self.learner = actor_critic.make_learner(config, self.network, correction)
+        self.learner = agents.of(config).make_learner(config, self.network, correction)
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
@@ -74,7 +74,8 @@ class Lockstep:
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
         # A network that was handed in has a memory of its own, or none.
-        behaviour = actor_critic.make_behaviour(config, spec)._replace(core_state_shape=self.network.core_state_shape)
+        behaviour = agents.of(config).make_behaviour(config, spec)
+        behaviour = behaviour._replace(core_state_shape=self.network.core_state_shape)
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
             seed = parts.lane_seed(config, 0, 0, task)
@@ -118,7 +119,7 @@ class Lockstep:
         Calling it again with a larger number goes on where the last call ended.
         """
         total_frames = self._config.total_frames if total_frames is None else total_frames
-        scheduled = actor_critic.make_schedules(self._config, total_frames)
+        scheduled = agents.of(self._config).make_schedules(self._config, total_frames)
         finished: list[Episode] = []
         while self.frames < total_frames:
             while len(self._unroll) < self._config.num_fresh:

@@ -87,8 +87,9 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     from impala.nodes.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
-    _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
-    if config.replay.fraction:
+    if table_mb["queue"]:
+        _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
+    if table_mb["replay"]:
         _tell(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less")
     make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
     program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
@@ -188,14 +189,20 @@ def _tell(line: str, file=None) -> None:
 
 def _table_mb(config, spec) -> dict[str, float]:
     """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
-    from impala.agents.actor_critic import make_chunk_spec
+    from impala import agents
     from impala.nodes import estimates
     from impala.types import num_bytes
 
-    chunk_mb = num_bytes(make_chunk_spec(config, spec)) / 1e6
+    chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
+    if config.has_use_for("replay.min_size"):  # its windows share their steps
+        chunk_mb = estimates.step_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
     budget = estimates.budget_mb()  # learner, actors and system need some
-    sizes = {"replay.queue_size": config.queue_size, "replay.size": config.replay.size * bool(config.replay.fraction)}
+    replayed = config.has_use_for("replay.min_size") or config.replay.fraction
+    sizes = {
+        "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),
+        "replay.size": config.replay.size * bool(replayed),
+    }  # fmt: skip
     if sum(sizes.values()) * chunk_mb > budget:
         table = max(sizes, key=sizes.get)
         mb, of_table = sizes[table] * chunk_mb, table

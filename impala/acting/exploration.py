@@ -1,6 +1,11 @@
-"""How much each actor explores where the policy is greedy in action values."""
+"""Exploring where the policy is greedy in action values: how, and how much each actor does."""
+
+from collections.abc import Callable
 
 import numpy as np
+
+from impala.acting.behaviours import Behaviour
+from impala.types import ArraySpec, Discrete
 
 
 def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0) -> np.ndarray:
@@ -13,3 +18,19 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
     if not 0.0 < base <= 1.0 or not exponent >= 0.0:
         raise ValueError(f"base={base}, exponent={exponent}; expected 0 < base ≤ 1 and an exponent of 0 or more")
     return base ** (1.0 + exponent * np.arange(num_actors) / max(1, num_actors - 1))
+
+
+def epsilon_greedy(actions: Discrete, epsilon: Callable[[], float]) -> Behaviour:
+    """Takes the action of the highest value, or with probability ε any one; keeps nothing.
+
+    Args:
+      epsilon: says ε, in [0, 1], at every decision.
+    """
+
+    def choose(numbers, random):
+        (q,) = numbers
+        action = np.argmax(q, axis=-1).astype(np.int32)
+        is_random = random.random(len(action)) < epsilon()
+        return np.where(is_random, random.integers(actions.num_actions, size=len(action), dtype=np.int32), action), ()
+
+    return Behaviour(choose, (ArraySpec((actions.num_actions,), np.float32),), {})

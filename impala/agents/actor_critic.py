@@ -4,8 +4,11 @@ import functools
 import inspect
 from collections.abc import Callable
 
+from impala.agents import shared
 from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
 from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
+
+EXPLORES_BEYOND_ITS_POLICY = False  # actions are drawn from the policy that is learned
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
@@ -14,20 +17,8 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
     Raises:
       ConfigError: the torso does not take the environment's observations, or the correction its actions.
     """
-    _check_torso(config.network.torso, spec)
+    shared.check_torso(config.network.torso, spec)
     _check_actions(config.loss.correction, spec)
-
-
-def _check_torso(torso: str, spec: EnvironmentSpec) -> None:
-    shape = spec.observation.shape
-    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
-    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
-    if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):
-        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
-        raise ConfigError([
-            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
-            f"expected {expected}"
-        ])  # fmt: skip
 
 
 def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
@@ -59,7 +50,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
 
 
 def make_behaviour(config: Config, spec: EnvironmentSpec, *, greedy: bool = False):
-    """Makes the configured `acting.behaviours.Behaviour`: actions are drawn from the policy."""
+    """Makes the configured `acting.behaviours.Behaviour`: actions are drawn from the policy, which explores."""
     from impala.acting import behaviours
 
     return behaviours.sampled(spec.actions, greedy=greedy, core_state_shape=config.network.core_state_shape)
@@ -79,17 +70,13 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
 
     `group` are the learners that it updates together with.
     """
-    from impala.learning import learners, optimizers
+    from impala.learning import learners
 
     learner = config.learner
-    optimizer = optimizers.make(
-        learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
-        rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
-    )  # fmt: skip
     return learners.Learner(
         network,
         make_loss(config.loss, network.distribution, correction),
-        optimizer,
+        shared.make_optimizer(config, network),
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
         after_update=_jobs_after_update(config, network),
@@ -120,7 +107,7 @@ def make_schedules(config: Config, total_frames: int | None = None) -> Callable[
     from impala.learning.optimizers import SCHEDULES
 
     learner, loss = config.learner, config.loss
-    total = learner.learning_rate_frames or (config.total_frames if total_frames is None else total_frames)
+    total = shared.schedule_end(config, total_frames)
     schedules = {
         "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
         "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 
+from impala import agents
 from impala import config as config_lib
-from impala.agents import actor_critic
 from impala.bench import group, parts, schemes, serving, traffic, whole
 from impala.nodes import estimates
 from impala.nodes.parts import check
@@ -80,7 +80,7 @@ def compare(config: config_lib.Config, other: config_lib.Config, report: Callabl
 
 def _traffic(config: config_lib.Config) -> dict[str, float]:
     spec = check(config)
-    variables = actor_critic.make_network(config, spec).trainable_variables
+    variables = agents.of(config).make_network(config, spec).trainable_variables
     return traffic.bytes_per_frame(config, spec, sum(math.prod(variable.shape) for variable in variables))
 
 

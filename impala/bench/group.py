@@ -27,7 +27,7 @@ def learners_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def _rate_in_group(config: config_lib.Config, index: int, addresses: list[str], seconds: float) -> float:
-    from impala.agents.actor_critic import make_learner, make_network
+    from impala import agents
     from impala.launching import peers, processes
     from impala.nodes.learner_group import make_group
 
@@ -37,7 +37,7 @@ def _rate_in_group(config: config_lib.Config, index: int, addresses: list[str], 
     peers.meet(index, addresses, seconds=60, should_stop=lambda: False)
     group = make_group(config, index, addresses)
     spec = parts.make_environment(config, 1).spec
-    learner = make_learner(config, make_network(config, spec), group=group)
+    learner = agents.of(config).make_learner(config, agents.of(config).make_network(config, spec), group=group)
     batch = parts.random_batch(config, spec, size)
 
     def update(until: float = 0.0):

@@ -41,14 +41,14 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
 
 def inference_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of inference for all environments of one actor at once on all cores."""
+    from impala import agents
     from impala.acting import policies
-    from impala.agents.actor_critic import make_network
     from impala.launching import processes
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = make_environment(config, 1).spec
-    network = make_network(config, spec)
+    network = agents.of(config).make_network(config, spec)
     outputs = policies.network_outputs(network)
     inputs = random_inputs(spec, config.actor.num_environments, network.core_state_shape)
 
@@ -85,12 +85,12 @@ def random_step(spec, n: int):
 
 def learner_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of updates on a batch in memory on all cores."""
-    from impala.agents.actor_critic import make_learner, make_network
+    from impala import agents
     from impala.launching import processes
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = make_environment(config, 1).spec
-    learner = make_learner(config, make_network(config, spec))
+    learner = agents.of(config).make_learner(config, agents.of(config).make_network(config, spec))
     batch = random_batch(config, spec)
 
     def update():
@@ -104,14 +104,14 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of an actor's chunks, played at random, through a Reverb queue into batches; all cores."""
     import reverb
 
+    from impala import agents
     from impala.acting import chunks
-    from impala.agents.actor_critic import make_chunk_spec
     from impala.replay import datasets, tables
     from impala.types import Origin
 
     unroll = _random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
-    chunk = make_chunk_spec(config, spec)
+    chunk = agents.of(config).make_chunk_spec(config, spec)
     server = reverb.Server([tables.queue(chunk, config.queue_size)], port=None)
     address = f"localhost:{server.port}"
     stop = threading.Event()
@@ -148,7 +148,7 @@ def _random_unroll(config: config_lib.Config) -> list:
     """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
     import numpy as np
 
-    from impala.agents.actor_critic import make_behaviour
+    from impala import agents
     from impala.nodes import parts
     from impala.types import Origin
 
@@ -161,7 +161,7 @@ def _random_unroll(config: config_lib.Config) -> list:
 
     actor = parts.make_actor(
         environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
-        sink=unrolls.append, behaviour=make_behaviour(config, environment.spec),
+        sink=unrolls.append, behaviour=agents.of(config).make_behaviour(config, environment.spec),
     )  # fmt: skip
     for _ in actor.steps(0):
         if len(unrolls) == 10:
@@ -187,7 +187,7 @@ def random_batch(config: config_lib.Config, spec, size: int | None = None):
     import numpy as np
     import tensorflow as tf
 
-    from impala.agents.actor_critic import make_chunk_spec
+    from impala import agents
     from impala.replay import datasets
     from impala.types import map_fields
 
@@ -200,6 +200,6 @@ def random_batch(config: config_lib.Config, spec, size: int | None = None):
             return random.random(field.shape, dtype=np.float32)
         return np.zeros(field.shape, field.dtype)
 
-    chunk = make_chunk_spec(config, spec)
+    chunk = agents.of(config).make_chunk_spec(config, spec)
     batch = datasets.stack([map_fields(draw, chunk) for _ in range(size or config.learner.batch_size)])
     return map_fields(tf.convert_to_tensor, batch)

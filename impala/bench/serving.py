@@ -21,15 +21,15 @@ def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]
     called by one thread and by as many as the server computes at once; shared_memory, rpc: rates; shared_memory_batch,
     …: environments in a batch on average; shared_memory_p50, …: of the time that a request takes.
     """
+    from impala import agents
     from impala.acting import policies
-    from impala.agents.actor_critic import make_network
     from impala.bench import parts
     from impala.launching import processes
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = parts.make_environment(config, 1).spec
-    outputs = policies.network_outputs(make_network(config, spec))
+    outputs = policies.network_outputs(agents.of(config).make_network(config, spec))
     result = {}
     for transport in TRANSPORTS:
         result |= _served(config, spec, outputs, transport, seconds)
@@ -91,17 +91,17 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 
 
 def _lanes(config, spec, outputs):
+    from impala import agents
     from impala.acting import chunks, inference, policies
     from impala.acting.lanes import Lanes
     from impala.acting.policies import with_version
-    from impala.agents.actor_critic import make_behaviour
     from impala.types import Origin
 
     gatherer = inference.Gatherer(
         with_version(outputs, lambda: 0), max_environments=config.inference.max_environments,
         timeout_seconds=config.inference.timeout_seconds, num_at_once=config.inference.num_at_once,
     )  # fmt: skip
-    behaviour, length = make_behaviour(config, spec), config.learner.unroll_length
+    behaviour, length = agents.of(config).make_behaviour(config, spec), config.learner.unroll_length
 
     def make_writer(lane, n: int):
         origin = Origin(0, lane.actor, lane.first_environment, 0, 0)
@@ -150,8 +150,8 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     """Keeps a request of every lane under way until it is over; returns the seconds that each took since it began."""
     import functools
 
+    from impala import agents
     from impala.acting import remote
-    from impala.agents.actor_critic import make_behaviour
     from impala.bench import parts
     from impala.launching import shared_memory
     from impala.launching.rpc import client as rpc_client
@@ -160,7 +160,7 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     if config.program == "seed":
         inputs, (asked, given) = parts.random_step(spec, n), remote.decision_fields(spec, n)
     else:
-        behaviour = make_behaviour(config, spec)
+        behaviour = agents.of(config).make_behaviour(config, spec)
         inputs = parts.random_inputs(spec, n, behaviour.core_state_shape)
         asked, given = remote.network_fields(spec, n, behaviour)
     lanes, seconds = [], []

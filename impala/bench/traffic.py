@@ -13,19 +13,20 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     IMPALA's chunks go into a table and out of it, which is twice; its weights go to each actor once an unroll. With
     central inference observations go one way and actions or predictions the other.
     """
+    from impala import agents
     from impala.acting import remote
-    from impala.agents import actor_critic
     from impala.types import num_bytes
 
     length = config.learner.unroll_length
-    chunk = num_bytes(actor_critic.make_chunk_spec(config, spec, version_per_step=config.program != "impala")) / length
+    agent, is_central = agents.of(config), config.program != "impala"
+    chunk = num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length
     match config.program:
         case "impala":
             parts = {"chunks": 2 * chunk, "weights": 4 * num_parameters / (length * config.actor.num_environments)}
         case "seed":
             parts = _both_ways(remote.decision_fields(spec, 1))
         case "ga3c":
-            behaviour = actor_critic.make_behaviour(config, spec)
+            behaviour = agents.of(config).make_behaviour(config, spec)
             parts = _both_ways(remote.network_fields(spec, 1, behaviour)) | {"chunks": chunk}
     return {name: size / spec.frames_per_step for name, size in parts.items()}
 

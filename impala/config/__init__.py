@@ -6,7 +6,18 @@ Imports neither TensorFlow nor a station, so that wrong usage is refused in a mo
 
 from impala.config import shipped
 from impala.config.errors import ConfigError, describe, nearest
-from impala.config.reading import build, documented, dump, flatten, keys, load, over, parse_overrides, read_yaml
+from impala.config.reading import (
+    as_data,
+    build,
+    documented,
+    dump,
+    flatten,
+    keys,
+    load,
+    over,
+    parse_overrides,
+    read_yaml,
+)
 from impala.config.schema import MAY_CHANGE_ON_RESUME, Config
 from impala.config.sections import (
     OF_DISCRETE_ACTIONS,
@@ -22,6 +33,6 @@ from impala.config.sections import (
 
 __all__ = [
     "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite", "Frames",
-    "LearningRate", "LossConfig", "NonNegative", "Positive", "build", "describe", "documented", "dump",
+    "LearningRate", "LossConfig", "NonNegative", "Positive", "as_data", "build", "describe", "documented", "dump",
     "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml", "shipped",
 ]  # fmt: skip

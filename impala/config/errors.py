@@ -32,10 +32,15 @@ def _show(value: Any) -> str:
 
 def describe(error: Mapping, known: Iterable[str]) -> str:
     """Returns an error of pydantic's as a line: the key, the value, what was expected, the nearest of `known` keys."""
-    key = ".".join(str(part) for part in error["loc"])
-    value = error.get("input")
+    place, known = [str(part) for part in error["loc"]], list(known)
+    agent = place.pop(1) if len(place) > 2 and place[0] == "agent" else ""  # of a union, pydantic names the choice
+    key, value = ".".join(place), error.get("input")
+    if error["type"] == "extra_forbidden" and key in known:
+        return f"{key}: not with agent.name={agent}; expected no such key"
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key{nearest(key, known)}"
+    if error["type"] == "union_tag_invalid":
+        return f"{key}.name: {_show(value.get('name'))} is not one of {error['ctx']['expected_tags']}"
     if error["type"] == "missing":
         return f"{key}: missing; expected a value"
     if error["type"] == "value_error":

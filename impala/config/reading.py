@@ -11,10 +11,9 @@ from typing import Any
 import pydantic
 import yaml
 
-from impala.config import shipped
+from impala.config import shipped, uses
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.schema import Config
-from impala.config.sections import EnvironmentConfig
 
 
 class _Loader(yaml.SafeLoader):
@@ -136,18 +135,37 @@ def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
 
 
 def over(below: Config, above: Config) -> Config:
-    """Returns `above` with every key that nobody set in it taken from `below`."""
-    return build(_merged(below.model_dump(by_alias=True), above.model_dump(by_alias=True, exclude_unset=True)))
+    """Returns `above` with every key that nobody set in it taken from `below`, a configuration of the same program."""
+    if below.program != above.program:
+        return above
+    return build(_merged(as_data(below), above.model_dump(by_alias=True, exclude_unset=True)))
 
 
 def _merged(below: dict, above: Mapping) -> dict:
-    both = {key: _merged(below[key], value) for key, value in above.items() if isinstance(value, dict)}
+    both = {key: _merged(below.get(key, {}), value) for key, value in above.items() if isinstance(value, dict)}
     return below | above | both
 
 
 def dump(config: Config) -> str:
-    """Returns the resolved configuration as YAML; `load` of it gives an equal Config."""
-    return yaml.dump(config.model_dump(mode="json", by_alias=True), Dumper=_Dumper, sort_keys=False)
+    """Returns the resolved configuration as YAML, keys that its program and agent use; `load` gives an equal one."""
+    return yaml.dump(as_data(config, mode="json"), Dumper=_Dumper, sort_keys=False)
+
+
+def as_data(config: Config, **how) -> dict[str, Any]:
+    """Returns nested keys and values, those that the program and agent use; `build` of it gives an equal Config.
+
+    `how` they are written is for pydantic's `model_dump`.
+    """
+    return _used(config, config.model_dump(by_alias=True, **how))
+
+
+def _used(config: Config, node: Mapping, prefix: str = "") -> dict:
+    below = {
+        key: _used(config, value, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in node.items()
+        if isinstance(value, dict) or config.has_use_for(prefix + key)
+    }
+    return {key: value for key, value in below.items() if value != {}}
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -156,21 +174,30 @@ def flatten(config: Config) -> dict[str, Any]:
 
 
 def keys() -> list[str]:
-    """Returns every valid dotted key."""
-    return [key for key, _ in _leaves(Config(environment=EnvironmentConfig(name="catch")).model_dump(by_alias=True))]
+    """Returns every valid dotted key, of all agents."""
+    return [key for key, _, _ in documented()]
 
 
-def documented() -> Iterator[tuple[str, str, str]]:
-    """Yields every dotted key, its default as YAML, and what it may be and is: the comment behind it in the source."""
-    return _documented(Config)
+def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yields every dotted key, its default as YAML, and what it may be and is: the comment behind it in the source.
+
+    Those that a `program` with its agents has use for, or all.
+    """
+    agents = uses.AGENTS[program] if program else ()
+    for key, default, text in _documented(Config, agents):
+        if not program or uses.is_of_program(key, program) and any(uses.is_of_agent(key, name) for name in agents):
+            yield key, default, text
 
 
-def _documented(model: type[pydantic.BaseModel], prefix: str = ""):
+def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), prefix: str = ""):
     comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(model), flags=re.MULTILINE))
     for name, field in model.model_fields.items():
         key, kind = prefix + (field.alias or name), field.annotation
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-            yield from _documented(kind, f"{key}.")
+        kinds = [each for each in (kind, *typing.get_args(kind)) if isinstance(each, type)]
+        models = [each for each in kinds if issubclass(each, pydantic.BaseModel)]
+        if models:
+            chosen = [m for m in models if not agents or len(models) == 1 or m.model_fields["name"].default in agents]
+            yield from {row[0]: row for m in chosen for row in _documented(m, prefix=f"{key}.")}.values()
             continue
         choices = " | ".join(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else ""
         default = "…" if field.is_required() else _as_yaml(field.default)

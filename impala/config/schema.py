@@ -5,8 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from impala.config import uses
 from impala.config.sections import (
     ActorConfig,
+    ActorCriticConfig,
+    AgentConfig,
     EnvironmentConfig,
     EvaluatorConfig,
     Finite,
@@ -27,16 +30,25 @@ from impala.config.sections import (
 Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
 
 
+_DEFAULTS_OF = {  # by program
+    "impala": {},
+    "seed": {},
+    "ga3c": {"loss": {"correction": "epsilon_add"}},
+    "dqn": {"replay": {"size": 1_000_000}},
+}
+
+
 class Config(Model):
     """A training run of one program."""
 
-    program: Literal["impala", "seed", "ga3c"] = "impala"  # programs/
+    program: Literal["impala", "seed", "ga3c", "dqn"] = "impala"  # where things happen: programs/
     environment: EnvironmentConfig
+    agent: AgentConfig = ActorCriticConfig()  # what is learned: agents/
     network: NetworkConfig = NetworkConfig()
     actor: ActorConfig = ActorConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: LearnerConfig = LearnerConfig()
-    inference: InferenceConfig = InferenceConfig()  # seed, ga3c
+    inference: InferenceConfig = InferenceConfig()
     ga3c: GA3CConfig = GA3CConfig()
     loss: LossConfig = LossConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
@@ -51,15 +63,27 @@ class Config(Model):
     memory_growth: Positive = 1.0  # of a node, as a share of what it was when it began, that is worth a notice
     record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # keeps the first so many chunks in the run folder
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _with_defaults_of_the_program(cls, data):
-        if isinstance(data, dict) and data.get("program") == "ga3c" and isinstance(loss := data.get("loss", {}), dict):
-            return data | {"loss": {"correction": "epsilon_add"} | loss}
-        return data
+    def _with_defaults_of_the_program(cls, data, build):
+        """Keys whose default is the program's own; they do not count as set."""
+        program = data.get("program", "impala") if isinstance(data, dict) else None
+        if not isinstance(program, str) or program not in _DEFAULTS_OF:
+            return build(data)
+        own = {"agent": {"name": uses.AGENTS[program][0]}} | _DEFAULTS_OF[program]
+        sections = {name: data.get(name, {}) for name in own}
+        if not all(isinstance(section, dict) for section in sections.values()):
+            return build(data)
+        config = build(data | {name: own[name] | section for name, section in sections.items()})
+        for name, section in sections.items():
+            getattr(config, name).model_fields_set.difference_update(own[name].keys() - section.keys())
+            if name not in data:
+                config.model_fields_set.discard(name)
+        return config
 
     @model_validator(mode="after")
     def _check(self):
+        self._check_uses()
         batch_size, replay = self.learner.batch_size, self.replay
         num_tasks, num_lanes = len(self.environment.tasks), self.actor.num_actors * self.actor.num_lanes
         if num_lanes % num_tasks:
@@ -78,6 +102,9 @@ class Config(Model):
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
                 "expected a whole number that leaves room for fresh ones"
             )
+        if self.program == "dqn":
+            self._check_dqn()
+            return self
         if self.program in ("seed", "ga3c"):
             self._check_one_place()
         if self.learner.num_learners > 1:
@@ -97,6 +124,50 @@ class Config(Model):
             )
         return self
 
+    def _check_uses(self) -> None:
+        """Refuses an agent that the program cannot train, and values of keys that the two have no use for."""
+        agents = uses.AGENTS[self.program]
+        if self.agent.name not in agents:
+            raise ValueError(
+                f"agent.name={self.agent.name!r}: not with program={self.program}; expected {' or '.join(agents)}"
+            )
+        for leaf in uses.leaves(self):
+            is_other = leaf.value != leaf.default
+            expected = "null" if leaf.default is None else leaf.default
+            if is_other and not uses.is_of_program(leaf.key, self.program):
+                raise ValueError(f"{leaf.key}={leaf.value}: not with program={self.program}; expected {expected}")
+            agent = self.agent.name
+            if (is_other or leaf.is_set) and not uses.is_of_agent(leaf.key, agent):
+                raise ValueError(f"{leaf.key}={leaf.value}: not with agent.name={agent}; expected no such key")
+
+    def has_use_for(self, key: str) -> bool:
+        """Returns whether a dotted key says something to this program with this agent."""
+        return uses.is_of_program(key, self.program) and uses.is_of_agent(key, self.agent.name)
+
+    def _check_dqn(self) -> None:
+        """What one process with a replay table has."""
+        replay, batch_size = self.replay, self.learner.batch_size
+        counts = {"actor.num_actors": self.actor.num_actors, "learner.num_learners": self.learner.num_learners}
+        for key, value in counts.items():
+            if value > 1:
+                raise ValueError(f"{key}={value}: program=dqn acts and learns in one process; expected 1")
+        if len(self.environment.tasks) > 1:
+            raise ValueError(f"environment.name={list(self.environment.tasks)}: program=dqn plays one; expected a name")
+        if replay.min_size > replay.size:
+            raise ValueError(
+                f"replay.min_size={replay.min_size} > replay.size={replay.size}; a table that never holds so many "
+                "would be waited for for ever"
+            )
+        if batch_size > replay.min_size:
+            raise ValueError(
+                f"learner.batch_size={batch_size} > replay.min_size={replay.min_size}; expected at least a batch there"
+            )
+        if self.target_return is not None and not self.evaluator.num_episodes:
+            raise ValueError(
+                f"target_return={self.target_return}: episodes of an agent that explores say little; expected "
+                "evaluator.num_episodes above 0, whose mean it is compared with, or null"
+            )
+
     def _check_several_learners(self) -> None:
         num_learners, batch_size = self.learner.num_learners, self.learner.batch_size
         if batch_size % num_learners or self.num_replayed % num_learners:
@@ -112,17 +183,8 @@ class Config(Model):
             )
 
     def _check_one_place(self) -> None:
-        """What central inference has in one process, or in one for each learner: a queue of chunks, one agent."""
+        """What central inference has in one process, or in one for each learner."""
         is_ga3c, num_learners = self.program == "ga3c", self.learner.num_learners
-        for key, value, expected in (
-            ("population.size", self.population.size, 1),
-            ("replay.fraction", self.replay.fraction, 0.0), ("replay.queue_kind", self.replay.queue_kind, "queue"),
-            *([("learner.max_lag", self.learner.max_lag, None), ("record_chunks", self.record_chunks, 0)]
-              if is_ga3c else []),
-        ):  # fmt: skip
-            if value != expected:
-                wanted = "null" if expected is None else expected
-                raise ValueError(f"{key}={value}: not with program={self.program}; expected {wanted}")
         num_shared = self.actor.num_actors * (1 if is_ga3c else self.actor.num_lanes)
         if num_shared < num_learners:
             raise ValueError(

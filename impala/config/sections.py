@@ -133,7 +133,35 @@ class ReplayConfig(Model):
     queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
     queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
-    size: Count = 10_000  # chunks
+    size: Count = 10_000  # chunks; with program: dqn transitions, 1000000
+    min_size: Count = 50_000  # transitions before the first update
+    samples_per_insert: Annotated[Float32, Field(gt=0, le=10_000)] = 8.0  # how often a transition is trained on
+    checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between the table's; null: none
+
+
+class ActorCriticConfig(Model):
+    """A policy and a value: agents/actor_critic.py. What it learns by is `loss`."""
+
+    name: Literal["actor_critic"] = "actor_critic"
+
+
+class QLearningConfig(Model):
+    """Action values: agents/q_learning.py. The defaults are those of DQN (Mnih et al. 2015)."""
+
+    name: Literal["q_learning"] = "q_learning"
+    double: bool = False  # the online network chooses the action that the target network values
+    dueling: bool = False  # a stream for the value and one for advantages
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 1  # rewards before the bootstrap
+    error: Literal["huber", "squared"] = "huber"  # of the TD error; Huber's gradient is the clipped error of the paper
+    huber_threshold: Annotated[Float32, Field(gt=0, le=1e6)] = 1.0
+    target_period: Count = 2500  # updates between copies into the target network
+    epsilon_start: Fraction = 1.0  # of random actions, until the first update
+    epsilon_end: Fraction = 0.1
+    epsilon_frames: Frames = 4_000_000  # from the first update until epsilon_end
+    evaluation_epsilon: Fraction = 0.001  # of evaluations; the paper's is 0.05
+
+
+AgentConfig = Annotated[ActorCriticConfig | QLearningConfig, Field(discriminator="name")]
 
 
 class LossConfig(Model):
@@ -190,7 +218,7 @@ class LearnerConfig(Model):
     unroll_length: Annotated[int, Field(ge=1, le=100_000)] = 20  # T, agent steps
     batch_size: Size = 32  # B, chunks, over all learners
     num_learners: Workers = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop", "centered_rmsprop"] = "adam"
     learning_rate: LearningRate = 5e-4
     learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
     learning_rate_frames: Frames | None = None  # where schedules end, a game's frames; total_frames if not given

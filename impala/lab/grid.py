@@ -210,7 +210,7 @@ class Grid:
 
     def cell_config(self, cell: Cell) -> config_lib.Config:
         """Returns the training configuration of a cell."""
-        data = self._bases[cell.task].model_dump(by_alias=True)
+        data = config_lib.as_data(self._bases[cell.task])
         overrides = {
             **({} if cell.scheme in self.config.variants else {"loss.correction": cell.scheme}),
             "replay.fraction": cell.replay_fraction, "seed": cell.seed,

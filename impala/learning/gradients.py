@@ -1,6 +1,6 @@
 """The first half of an update: a batch → the gradient of its loss, and what was found on the way."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,25 +13,27 @@ class Computed(NamedTuple):
     """What a batch gives; `learning.appliers` does the rest, here or in another process."""
 
     loss: tf.Tensor  # []
-    gradients: list[tf.Tensor]  # one a trainable variable of the network
+    gradients: list[tf.Tensor]  # one a variable
     metrics: dict[str, tf.Tensor]  # [] each
     columns: dict[str, tf.Tensor]  # [B] each, on the chunks: see `learners.Result`
 
 
 def compute(
-    network, loss: Callable[..., tuple], batch: Chunk, scheduled: Mapping[str, Any], is_due: tf.Tensor
+    forward: Callable, variables: Sequence[tf.Variable], loss: Callable[..., tuple], batch: Chunk,
+    scheduled: Mapping[str, Any], is_due: tf.Tensor,
 ) -> Computed:  # fmt: skip
     """Computes the gradient of `loss` on a batch; in the graph of an update.
 
     Args:
-      network: see `learners.Learner`.
+      forward: `network_inputs` of the batch → outputs.
+      variables: what the gradient is taken of.
       loss: (outputs, batch, **scheduled) → (loss, metrics).
       is_due: [] bool, whether to look at the hidden layers; see `units`.
     """
     with tf.GradientTape() as tape:
-        outputs = network(*network_inputs(batch))
+        outputs = forward(*network_inputs(batch))
         value, metrics = loss(outputs, batch, **scheduled)
-    gradients = tape.gradient(value, network.trainable_variables)
+    gradients = tape.gradient(value, variables)
     metrics = metrics | units.shares(getattr(outputs, "hidden", ()), is_due)
     columns = {name: metric for name, metric in metrics.items() if metric.shape.rank}
     return Computed(value, gradients, {n: m for n, m in metrics.items() if n not in columns}, _facts(batch) | columns)

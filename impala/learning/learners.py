@@ -39,6 +39,7 @@ class Learner:
       network: `gradients.network_inputs` of a batch → outputs, with `trainable_variables`.
       loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`. Metrics are scalars, or [B] of single chunks.
       optimizer: see `impala.learning.optimizers`.
+      forward: `gradients.network_inputs` of a batch → outputs, where the loss looks at more than the network says.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
@@ -47,11 +48,12 @@ class Learner:
     """
 
     def __init__(
-        self, network, loss: Callable, optimizer, *, max_grad_norm: float,
+        self, network, loss: Callable, optimizer, *, max_grad_norm: float, forward: Callable | None = None,
         jit_compile: bool = False, max_non_finite: int = 10, after_update: Sequence[Callable[[Result], None]] = (),
         group=None,
     ):  # fmt: skip
         self.network, self.optimizer = network, optimizer
+        self._forward = forward or network
         self._loss, self._max_grad_norm, self._max_non_finite = loss, max_grad_norm, max_non_finite
         self._after_update, self._group = after_update, group
         self.num_updates = 0  # batches consumed; the clock of policy lag
@@ -104,7 +106,9 @@ class Learner:
 
     def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor], is_due: tf.Tensor):
         self.num_traces += 1  # runs while tracing only
-        loss, computed, metrics, columns = gradients.compute(self.network, self._loss, batch, scheduled, is_due)
+        loss, computed, metrics, columns = gradients.compute(
+            self._forward, self._variables, self._loss, batch, scheduled, is_due
+        )
         self._column_names, chunks = list(columns), tf.stack([tf.cast(c, tf.float64) for c in columns.values()])
         if self._group:
             computed, metrics, chunks = self._group.combine(computed, metrics, chunks)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from impala.learning.centered_rmsprop import CenteredRMSProp
+
 LegacyOptimizer = tf.keras.optimizers.legacy.Optimizer
 
 
@@ -47,7 +49,7 @@ def make(
     name: str, variables: Sequence[tf.Variable], *, epsilon: float, adam_beta1: float = 0.9,
     rmsprop_decay: float = 0.99, rmsprop_momentum: float = 0.0,
 ) -> LegacyOptimizer:  # fmt: skip
-    """Makes the optimizer called `name` ("adam" or "rmsprop") for `variables`; its learning rate starts at 0.
+    """Makes the optimizer called `name` for `variables`; its learning rate starts at 0.
 
     Assign `optimizer.learning_rate` before each step; `optimizer.epsilon` is a variable too.
     """
@@ -55,8 +57,10 @@ def make(
         optimizer = tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1)
     elif name == "rmsprop":
         optimizer = RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum)
+    elif name == "centered_rmsprop":
+        optimizer = CenteredRMSProp(0.0, decay=rmsprop_decay)
     else:
-        raise ValueError(f"learner.optimizer: {name!r} is unknown; expected adam or rmsprop")
+        raise ValueError(f"learner.optimizer: {name!r} is unknown; expected adam, rmsprop or centered_rmsprop")
     # Slots must exist before a step that may be skipped, and before a checkpoint is restored into them.
     with tf.name_scope(optimizer._name), tf.init_scope():
         optimizer.epsilon = tf.Variable(epsilon, trainable=False, dtype=tf.float32)  # in no checkpoint

@@ -1,5 +1,6 @@
 """The run in the terminal: a live table where there is one, plain lines where not."""
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -95,11 +96,17 @@ class Dashboard:
 
     def line(self, row: dict[str, Any]) -> str:
         """Returns a row in one line."""
+        returns = f"return {_number(row['return_mean'])} ({row['episodes']} episodes)"
+        if _has_values(row):
+            says = (
+                f"evaluation {_number(row['evaluation_mean'])}  {returns}  ε {_number(row['exploration_epsilon'], 3)}  "
+                f"samples/insert {_number(row.get('samples_per_insert'), 2)}"
+            )
+        else:
+            says = f"lag {_lag(row)}  {returns}  entropy {_number(row['entropy'], 2)}"
         return (
             f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  "
-            f"{_number(row['frames_per_second'], 0)} frames/s  updates {row['updates']:,}  "
-            f"lag {_lag(row)}  "
-            f"return {_number(row['return_mean'])} ({row['episodes']} episodes)  entropy {_number(row['entropy'], 2)}  "
+            f"{_number(row['frames_per_second'], 0)} frames/s  updates {row['updates']:,}  {says}  "
             f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
             + "".join(f"  {n}: {_number(member['fitness'], 2)}" for n, member in enumerate(row.get("members", ())))
         )
@@ -112,7 +119,7 @@ class Dashboard:
         grid = Table.grid(padding=(0, 2), expand=False)
         for _ in range(4):
             grid.add_column()
-        for (name, value), (name2, value2) in zip(*_columns(row), strict=True):
+        for (name, value), (name2, value2) in itertools.zip_longest(*_columns(row), fillvalue=("", "")):
             grid.add_row(Text(name, "dim"), value, Text(name2, "dim"), value2)
         left = time_left(row, self._total)
         progress = Table.grid(padding=(0, 2))
@@ -162,19 +169,55 @@ def _members(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _has_values(row: dict[str, Any]) -> bool:
+    """Returns whether the agent learns action values from replay, rather than a policy from what it has just played."""
+    return row.get("exploration_epsilon") is not None
+
+
 def _columns(row: dict[str, Any]):
-    percent = lambda name: "–" if row[name] is None else f"{100 * row[name]:.0f} %"  # noqa: E731
+    def percent(name: str) -> str:
+        return "–" if row[name] is None else f"{100 * row[name]:.0f} %"
+
+    def count(name: str) -> str:
+        return "–" if row.get(name) is None else f"{row[name]:,}"
+
+    if _has_values(row):
+        age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
+        of_values = [
+            ("evaluation", _number(row["evaluation_mean"])),
+            ("return, last 100, exploring", _number(row["return_mean"])),
+            ("episodes", count("episodes")),
+            ("silent units", row["silent_units"] or "–"),
+            ("age of what is sampled mean/max", age),
+            ("transitions in replay", count("replay_size")),
+        ]
+        of_loss = [
+            ("|TD error|", _number(row["td_error"], 4)),
+            ("value", _number(row["value"], 3)),
+            ("ε", _number(row["exploration_epsilon"], 3)),
+            ("gradient norm", _number(row["grad_norm"], 1)),
+            ("samples per insert", _number(row.get("samples_per_insert"), 2)),
+        ]
+    else:
+        of_values = [
+            ("return, last 100", _number(row["return_mean"])),
+            ("episodes", count("episodes")),
+            ("silent units", row["silent_units"] or "–"),
+            ("policy lag mean/p95/max", _lag(row, " / ")),
+            ("queue fill", percent("queue_fill")),
+        ]
+        of_loss = [
+            ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
+            ("entropy", _number(row["entropy"], 3)),
+            ("gradient norm", _number(row["grad_norm"], 1)),
+            ("explained variance", _number(row["explained_variance"], 2)),
+            ("ρ > 1", percent("rho_clipped_fraction")),
+            ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
+        ]
     left = [
         ("frames/s", _number(row["frames_per_second"], 0)),
         ("updates/s", _number(row["updates_per_second"])),
-        ("return, last 100", _number(row["return_mean"])),
-        ("episodes", f"{row['episodes']:,}"),
-        ("silent units", row["silent_units"] or "–"),
-        (
-            "policy lag mean/p95/max",
-            _lag(row, " / "),
-        ),
-        ("queue fill", percent("queue_fill")),
+        *of_values,
         ("learner waits", percent("learner_wait_fraction")),
         ("actors wait for the table", percent("actor_blocked_fraction")),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
@@ -182,16 +225,11 @@ def _columns(row: dict[str, Any]):
     memory = [_number(row[f"rss_{role}_mb"], 0) for role in ("learner", "actors", "table")]
     right = [
         ("loss", _number(row["loss"], 2)),
-        ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
-        ("entropy", _number(row["entropy"], 3)),
-        ("gradient norm", _number(row["grad_norm"], 1)),
-        ("explained variance", _number(row["explained_variance"], 2)),
-        ("ρ > 1", percent("rho_clipped_fraction")),
-        ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
+        *of_loss,
         ("learning rate", f"{row['learning_rate']:.2e}"),
         ("skipped updates", str(row["skipped_updates"])),
         ("memory learner/actors/table", " / ".join(memory) + " MB"),
-    ]  # fmt: skip
+    ]
     return left, right
 
 

@@ -21,13 +21,14 @@ LOSS_COLUMNS = (
     "loss", "policy_loss", "value_loss", "entropy", "value", "advantage_mean", "advantage_std", "log_rho_mean",
     "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
     "explained_variance", "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
-)  # fmt: skip
+)
+Q_COLUMNS = ("td_error", "exploration_epsilon", "replay_size", "samples_per_insert", "evaluation_mean")  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
     "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "epsilon",
-    *UNIT_COLUMNS, "learner_wait_fraction",
+    *UNIT_COLUMNS, *Q_COLUMNS, "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
     "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "unsound_chunks",
@@ -125,18 +126,21 @@ class Monitor:
       launcher_pid: whose descendants' memory is summed.
       state: of the checkpoint resumed from (`frames`, `wall_seconds`, …), or {}.
       started: `time.monotonic()` of the launch, so that start-up counts in wall_seconds.
+      target_is_evaluated: training episodes say little, since those who play them explore.
     """
 
     def __init__(
         self, folder: Path, *, tasks: tuple[str, ...], frames_per_step: int, launcher_pid: int, state: dict,
-        started: float,
+        started: float, target_is_evaluated: bool = False,
     ):  # fmt: skip
+        self._target_is_evaluated = target_is_evaluated
         self._frames_per_step, self._launcher_pid = frames_per_step, launcher_pid
         self._wall_before, self._started = float(state.get("wall_seconds", 0.0)), started
         self.frames = int(state.get("frames", 0))
         self.updates = int(state.get("updates", 0))
         self.num_episodes = int(state.get("episodes", 0))
         self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
+        self.evaluation_mean: float | None = state.get("evaluation_mean")
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
         self._tasks = TaskLog(folder, tasks, frames_per_step=frames_per_step, state=state)
@@ -172,13 +176,14 @@ class Monitor:
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
 
     def has_reached(self, target: float) -> bool:
-        """Returns whether `return_mean` is `target` or more.
+        """Returns whether `return_mean` is `target` or more, or with `target_is_evaluated` `evaluation_mean`.
 
         Then no more episodes count, since the last row must say so; and it is not before there is an update to write.
         """
         with self._lock:
-            if self._losses and self.return_mean is not None:
-                self._is_over = self._is_over or self.return_mean >= target
+            reached = self.evaluation_mean if self._target_is_evaluated else self.return_mean
+            if self._losses and reached is not None:
+                self._is_over = self._is_over or reached >= target
             return self._is_over
 
     def fitness(self) -> float | None:
@@ -194,19 +199,31 @@ class Monitor:
                 wall_seconds=self.wall_seconds,
                 episodes=self.num_episodes,
                 scores=list(self._scores),
+                evaluation_mean=self.evaluation_mean,
                 **self._tasks.state(),
             )
 
     def add_update(self, updates: int, metrics: dict[str, float], chunks: dict[str, np.ndarray]) -> None:
         """Counts one update, which `updates` counts too, and what its chunks [B] were; see `learners.Result`."""
         with self._lock:
-            self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
+            self.frames += int(round(metrics.get("num_transitions", 0))) * self._frames_per_step
             self.updates = updates
             self._losses.append(metrics)
             self._lags.append(updates - 1 - chunks["weights_version"])
             self._largest_lags.append(updates - 1 - chunks["oldest_version"])
             self._is_replayed.append(chunks["is_replayed"] > 0)
             self._tasks.add_update(chunks)
+
+    def add_steps(self, count: int) -> None:
+        """Counts transitions that were played; for a run whose updates do not count what they train on."""
+        with self._lock:
+            self.frames += count * self._frames_per_step
+
+    def add_evaluation(self, mean: float) -> None:
+        """Takes the mean score of the evaluator's newest episodes, of several tasks the mean of theirs."""
+        with self._lock:
+            if not self._is_over:
+                self.evaluation_mean = mean
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""
@@ -278,9 +295,10 @@ class Monitor:
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
         is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
         largest = np.concatenate(self._largest_lags) if self._lags else lags
+        measured = self._losses[0] if self._losses else {}
         losses = {
-            name: _mean_or_max(name, [m[name] for m in self._losses]) if self._losses else None
-            for name in LOSS_COLUMNS
+            name: _mean_or_max(name, [m[name] for m in self._losses]) if name in measured else None
+            for name in (*LOSS_COLUMNS, "td_error")
         }
         shares = {
             f"actor_{name}_fraction": float(np.mean([s.get(name, 0.0) for s in self._actor_shares]))
@@ -297,6 +315,7 @@ class Monitor:
             "frames_per_second": frames_per_second,
             "updates_per_second": (self.updates - self._updates_at_start) / elapsed,
             "return_mean": self.return_mean,
+            "evaluation_mean": self.evaluation_mean,
             "episodes": self.num_episodes,
             "learner_wait_fraction": min(self._waited / elapsed, 1.0),
             "rss_mb": memory.get("total"),

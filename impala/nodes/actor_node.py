@@ -1,6 +1,6 @@
 """What runs inside an actor's process."""
 
-from impala.agents.actor_critic import make_behaviour, make_network
+from impala import agents
 from impala.config import Config
 from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.nodes.reporter import Reporter
@@ -27,7 +27,7 @@ class ActorNode:
         self._reports = reports
         for table in tables:
             table.server_info(timeout=60)  # a writer would wait for a missing server for ever
-        self._network = make_network(config, spec, on_cpu=True)
+        self._network = agents.of(config).make_network(config, spec, on_cpu=True)
         variables = list(self._network.trainable_variables)
         self._fetcher = Fetcher(
             weights.futures.get_weights, lambda w: assign_weights(variables, w),
@@ -57,7 +57,7 @@ class ActorNode:
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first brings it up to date for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
-                behaviour=make_behaviour(self._config, self._spec),
+                behaviour=agents.of(self._config).make_behaviour(self._config, self._spec),
             ))  # fmt: skip
         return lanes
 

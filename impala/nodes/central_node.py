@@ -3,7 +3,7 @@
 import functools
 import queue
 
-from impala.agents.actor_critic import make_behaviour, make_network
+from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
 from impala.nodes.learner_node import LearnerNode, WithLearner
@@ -33,10 +33,10 @@ class CentralNode(WithLearner):
         from impala.launching import shared_memory
 
         num_learners, num_actors = config.learner.num_learners, config.actor.num_actors
-        self._behaviour = make_behaviour(config, spec)
+        self._behaviour = agents.of(config).make_behaviour(config, spec)
         self._num_lanes = len(range(index, num_actors * config.actor.num_lanes, num_learners))
         with tf.device(learning.device):
-            acting = make_network(config, spec)
+            acting = agents.of(config).make_network(config, spec)
         # A copy decides, since an update writes one parameter after the other; it is renewed between two batches.
         pairs = list(zip(acting.trainable_variables, learning.learner.network.trainable_variables, strict=True))
         self._copy_weights = tf.function(lambda: [mine.assign(theirs) for mine, theirs in pairs], autograph=False)

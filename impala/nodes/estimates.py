@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from impala.agents.actor_critic import make_chunk_spec
+import numpy as np
+
+from impala import agents
 from impala.config import Config, ConfigError, flatten
-from impala.types import Continuous, EnvironmentSpec, num_bytes
+from impala.types import Chunk, Continuous, EnvironmentSpec, num_bytes
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _ACTOR_COPIES = 6, 2
+_WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
     "minatar": ([(16, 3, 1)], 128),
@@ -53,6 +56,13 @@ def budget_mb() -> float:
         with contextlib.suppress(OSError, ValueError):  # "max" where there is none
             limits.append(int(Path(path).read_text()) / 1e6)
     return _SHARE * min(limits)
+
+
+def step_bytes(window: Chunk) -> int:
+    """Returns what a step takes in a table of overlapping windows, uncompressed; each step is in the table once."""
+    columns = (window.observation, window.is_first, window.a_tm1, window.r_t, window.discount_t)
+    of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns)
+    return of_step + num_bytes(Chunk(*[()] * 8, window.weights_version, window.origin)) + _WINDOW_BYTES
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
@@ -123,7 +133,7 @@ def _residual(shape, inputs: int) -> Iterator[Layer]:
 def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     learner, actor, members = config.learner, config.actor, config.population.size
     network = list(layers(config, spec))
-    chunk_mb = num_bytes(make_chunk_spec(config, spec)) / 1e6
+    chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
     has_weights = config.program == "impala"  # in the actors
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
     num_others = members * (bool(config.evaluator.num_episodes) + has_weights * learner.num_learners) + 1

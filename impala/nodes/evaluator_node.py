@@ -3,7 +3,7 @@
 import logging
 import time
 
-from impala.agents.actor_critic import make_network
+from impala import agents
 from impala.config import Config
 from impala.nodes.playing import evaluation_seed, play
 from impala.nodes.run import Run
@@ -24,7 +24,7 @@ class EvaluatorNode:
         self._stop = processes.prepare("evaluator", run.member)
         processes.set_tensorflow_threads(1)
         self._config, self._folder, self._learner = config, run.folder, learner
-        self._network = make_network(config, spec, on_cpu=True)
+        self._network = agents.of(config).make_network(config, spec, on_cpu=True)
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
         self._best_fitness = state["fitness"] if state else float("-inf")
@@ -78,6 +78,7 @@ class EvaluatorNode:
         self._count, self._evaluated = self._count + 1, weights.version
         means = {name: sum(of_task) / len(of_task) for name, of_task in played.items()}
         fitness = scores.fitness(means)
+        self._ask(self._learner.futures.evaluated, sum(means.values()) / len(means))
         try:
             for name, of_task in played.items():
                 evaluations.append(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from impala.agents.actor_critic import make_chunk_spec
+from impala import agents
 from impala.config import Config
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Recorder
@@ -43,12 +43,33 @@ def from_tables(place: Place, table):
         num_replayed=config.num_replayed // num_learners,
         replay_size=config.replay.size,
         checks=checks.Checks(
-            make_chunk_spec(config, place.spec), place.spec.actions, origins,
+            agents.of(config).make_chunk_spec(config, place.spec), place.spec.actions, origins,
             # An actor may have fetched from a peer that is ahead by the update that is under way here.
             lambda: place.num_updates() + (num_learners > 1),
         ),
         **_of_feeder(place),
     )  # fmt: skip
+
+
+def from_replay(place: Place, table):
+    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
+    from impala.replay import checks, windows
+
+    config, run, replay = place.config, place.run, place.config.replay
+    origins = checks.Source(
+        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
+        outlives_launches=True,
+    )  # fmt: skip
+    spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
+    return windows.Windows(
+        table,
+        size=replay.size,
+        min_size=replay.min_size,
+        batch_size=config.learner.batch_size,
+        checks=checks.Checks(spec, place.spec.actions, origins, place.num_updates),
+        num_prefetched=config.num_prefetched_batches,
+        device=place.device,
+    )
 
 
 def from_memory(place: Place, queue):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from impala import agents
 from impala.config import Config
 from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.nodes import population
@@ -50,6 +51,7 @@ class Head:
         self.monitor = metrics.Monitor(
             run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
             launcher_pid=run.launcher_pid, state=self.state, started=run.started,
+            target_is_evaluated=agents.of(config).EXPLORES_BEYOND_ITS_POLICY,
         )  # fmt: skip
         is_member = config.population.size > 1
         self._member = population.Member(config, run.member, run.folder.parent, self.state) if is_member else None
@@ -83,6 +85,10 @@ class Head:
         if self._reports.get(actor, -1) < number:
             self._reports[actor] = number
             self.monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
+
+    def evaluated(self, mean: float) -> None:
+        """Takes what the evaluator's newest episodes came to."""
+        self.monitor.add_evaluation(mean)
 
     def status(self) -> dict[str, Any]:
         """Returns the last row of metrics, empty before there is one, and the bound of the policy lag."""
@@ -215,6 +221,9 @@ class Follower:
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes nothing: actors report to the first learner."""
+
+    def evaluated(self, mean: float) -> None:
+        """Takes nothing: the evaluator tells the first learner."""
 
     def status(self) -> dict[str, Any]:
         return {}

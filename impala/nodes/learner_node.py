@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from impala.agents.actor_critic import make_learner, make_network, make_schedules
+from impala import agents
 from impala.config import Config
 from impala.nodes import feeding, learner_group, population
 from impala.nodes.head import Follower, Head
@@ -26,7 +26,7 @@ class LearnerNode:
       peers: "host:port" of every learner's server, this one's included; none for a single learner.
     """
 
-    RPCS = ("get_weights", "frames", "report", "status")  # what others may call
+    RPCS = ("get_weights", "frames", "report", "evaluated", "status")  # what others may call
 
     def __init__(
         self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *,
@@ -42,11 +42,11 @@ class LearnerNode:
 
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
         self.device = processes.learner_device(process)
-        self._config, self._run, self._is_over = config, run, False
+        self._config, self._run, self.is_over = config, run, False
         self._group = learner_group.join(config, index, peers, self.stop)
         with tf.device(self.device):
-            network = make_network(config, spec)
-            self.learner = make_learner(config, network, group=self._group if peers else None)
+            network = agents.of(config).make_network(config, spec)
+            self.learner = agents.of(config).make_learner(config, network, group=self._group if peers else None)
         logging.info("learning on %s", self.device)
         self._publisher = weights.Publisher(self.learner.weights)
         trackables = dict(network=network, optimizer=self.learner.optimizer)
@@ -57,7 +57,7 @@ class LearnerNode:
         self.learner.num_updates, self.head.monitor.frames = learner_group.share(
             self._group, self._variables(), self.head.state
         )
-        self._schedules, self._has_copied = make_schedules(config), False
+        self._schedules, self._has_copied = agents.of(config).make_schedules(config), False
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that peers have not got theirs for yet
@@ -87,6 +87,10 @@ class LearnerNode:
         """See `Head`."""
         self.head.report(actor, number, shares, episodes)
 
+    def evaluated(self, mean: float) -> None:
+        """See `Head`."""
+        self.head.evaluated(mean)
+
     def status(self) -> dict[str, Any]:
         """See `Head`."""
         return self.head.status() | self._source.status()
@@ -105,7 +109,7 @@ class LearnerNode:
             self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
         is_ready, waited, num_old = self._agree(wants_end, time.monotonic() - started)
         self.head.monitor.add_wait(waited)
-        if not is_ready or self._is_over:
+        if not is_ready or self.is_over:
             return None
         batch, self._held = self._held, None
         if num_old:  # all drop theirs: one that dropped alone would wait for chunks that the others have no room for
@@ -130,7 +134,7 @@ class LearnerNode:
         if self._group.index > 0:
             factors = dict.fromkeys(factors, 0.0)
         mine = [waited, float(self._is_held_too_old()), *counts.values(), *factors.values()]
-        is_ready, self._is_over, (waited, num_old, *sums) = self._group.agree(
+        is_ready, self.is_over, (waited, num_old, *sums) = self._group.agree(
             is_ready=self._held is not None, wants_end=wants_end, counts=mine
         )
         self._totals = dict(zip(counts, sums))
@@ -180,14 +184,14 @@ class LearnerNode:
             status, words = self._train_until_the_end()
         except BaseException:
             logging.exception("learning failed; writing what the last whole update left")
-            self._is_over = True
+            self.is_over = True
             try:
                 if self.head.has_trained:
                     self.head.save()
             except Exception:
                 logging.exception("that could not be saved either")
             raise
-        self._is_over = True
+        self.is_over = True
         self.stop.doing = "saving"  # until the end: a slow disk is waited for
         processes.finish(*self.head.end(status, words, self._log))
 
@@ -201,7 +205,7 @@ class LearnerNode:
         try:
             while True:
                 metrics = self.step()
-                if self._is_over:  # all agreed on it: weights copied from now on would be the first one's alone
+                if self.is_over:  # all agreed on it: weights copied from now on would be the first one's alone
                     break
                 if profiler and metrics:
                     profiler.after_update()
@@ -250,6 +254,10 @@ class WithLearner:
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """See `LearnerNode`."""
         self.learning.report(actor, number, shares, episodes)
+
+    def evaluated(self, mean: float) -> None:
+        """See `LearnerNode`."""
+        self.learning.evaluated(mean)
 
     def status(self) -> dict[str, Any]:
         """See `LearnerNode`."""

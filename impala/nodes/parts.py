@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from impala.agents import actor_critic
+from impala import agents
 from impala.config import Config, ConfigError
 from impala.types import EnvironmentSpec, Origin
 
@@ -40,7 +40,7 @@ def check(config: Config) -> EnvironmentSpec:
     for index in range(len(tasks)):
         specs.append(_try_environment(config, index))
     _check_alike(specs)
-    actor_critic.check(config, specs[0])
+    agents.of(config).check(config, specs[0])
     return specs[0]._replace(name=", ".join(tasks))
 
 

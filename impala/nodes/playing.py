@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from impala.agents.actor_critic import make_behaviour
+from impala import agents
 from impala.config import Config
 from impala.nodes.parts import make_environment
 
@@ -26,7 +26,7 @@ def play(
     environment = make_environment(config, num_environments, num_threads=2, task=task)
     policy = policies.make(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
-        behaviour=make_behaviour(config, environment.spec, greedy=greedy),
+        behaviour=agents.of(config).make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
     try:
         return episodes.play(environment, policy, num_episodes=num_episodes, seed=seed, should_stop=should_stop)
@@ -41,7 +41,7 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
     environment = make_environment(config, task=task, with_picture=True)
     policy = policies.make(
         policies.network_outputs(network), environment.spec, 1, seed=seed,
-        behaviour=make_behaviour(config, environment.spec, greedy=greedy),
+        behaviour=agents.of(config).make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
     try:
         step, score = environment.reset(seed), 0.0

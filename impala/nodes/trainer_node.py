@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from impala.agents.actor_critic import make_behaviour, make_chunk_spec
+from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
 from impala.nodes.learner_node import LearnerNode, WithLearner
@@ -31,12 +31,12 @@ class TrainerNode(WithLearner):
         from impala.acting import policies, predictors
         from impala.acting.crews import Gate
         from impala.launching import shared_memory
-        from impala.replay.datasets import Deduplicator
+        from impala.replay.duplicates import Deduplicator
 
         num_learners = config.learner.num_learners
         self._deduplicator, self._accepting = Deduplicator(), threading.Lock()
-        self._behaviour = make_behaviour(config, spec)
-        chunk = make_chunk_spec(config, spec, version_per_step=True)
+        self._behaviour = agents.of(config).make_behaviour(config, spec)
+        chunk = agents.of(config).make_chunk_spec(config, spec, version_per_step=True)
         self._fields = {name: tuple(field) for name, field in chunk._asdict().items() if field}
         # The model itself predicts: while an update is under way, some of the parameters may be newer than the version.
         outputs = policies.network_outputs(learning.learner.network)
@@ -201,7 +201,7 @@ class PlayerNode(RemoteActorNode):
         from impala.acting import remote
 
         spec, n = environment.spec, environment.num_environments
-        behaviour = make_behaviour(self._config, spec)
+        behaviour = agents.of(self._config).make_behaviour(self._config, spec)
         fields = functools.partial(remote.network_fields, spec, n, behaviour)
         request = functools.partial(self._request(self._learner, "predict", (self._number,), fields), 0)
         return make_actor(

@@ -25,7 +25,7 @@ import math
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
-from impala.agents.actor_critic import make_chunk_spec
+from impala import agents
 from impala.config import Config
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
@@ -56,7 +56,7 @@ def _add_member(program: lp.Program, config: Config, spec: EnvironmentSpec, run:
     def make_tables():  # of one learner
         from impala.replay import tables
 
-        chunk = make_chunk_spec(config, spec)
+        chunk = agents.of(config).make_chunk_spec(config, spec)
         replay = config.replay
         return [
             tables.FRESH[replay.queue_kind](chunk, math.ceil(config.queue_size / num_learners)),

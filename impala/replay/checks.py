@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala.types import Actions, ArraySpec, Chunk, Continuous, Discrete, Origin
+from impala.types import Actions, ArraySpec, Chunk, Continuous, Origin
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
 _MOST = 1e18  # beyond it a square is no number in float32
@@ -21,10 +21,11 @@ class Source(NamedTuple):
     """Where sound chunks come from: the numbers of a launch."""
 
     run: int
-    incarnation: int
+    incarnation: int  # or one before, of a table that outlives launches
     num_actors: int
     num_environments: int  # of each actor
     num_tasks: int
+    outlives_launches: bool = False
 
 
 class Checks:
@@ -43,7 +44,8 @@ class Checks:
         self._source, self._num_updates = source, num_updates
         # Of each dimension; compared as if unsigned, so that a negative one is above it.
         self._num_actions = None if isinstance(actions, Continuous) else np.asarray(actions.num_actions, np.uint32)
-        self._is_discrete = isinstance(actions, Discrete)
+        names = () if self._num_actions is None else ("a_tm1", "previous_action")
+        self._actions = [name for name in names if name in self._fields]
         self._newest: dict[tuple, int] = {}  # seq of each environment
         self._counts: collections.Counter[str] = collections.Counter()
 
@@ -79,10 +81,9 @@ class Checks:
         for name, field in self._fields.items():
             if arrays[name].shape[1:] != field.shape or arrays[name].dtype != field.dtype:
                 return True
-        actions = () if self._num_actions is None else ("a_tm1", "previous_action")
         return (
             any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # a NaN is not, either
-            or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in actions)
+            or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in self._actions)
             or not np.isin(arrays["discount_t"], (0, 1)).all()
         )
 
@@ -96,10 +97,9 @@ class Checks:
         for name in self._numbers:
             if not (np.abs(chunk[name]) <= _MOST).all():
                 return "number", f"{name} of {origin} is not finite, or beyond {_MOST:g}"
-        if self._num_actions is not None:
-            for name in ("a_tm1", "previous_action"):
-                if (chunk[name].view(np.uint32) >= self._num_actions).any():
-                    return "action", f"{name} of {origin} is out of range: {chunk[name].tolist()}"
+        for name in self._actions:
+            if (chunk[name].view(np.uint32) >= self._num_actions).any():
+                return "action", f"{name} of {origin} is out of range: {chunk[name].tolist()}"
         if not np.isin(chunk["discount_t"], (0, 1)).all():
             return "discount", f"discount_t of {origin} is neither 0 nor 1"
         return self._problem_of_origin(origin, chunk["weights_version"])
@@ -108,8 +108,10 @@ class Checks:
         source, key, newest = self._source, origin._replace(seq=0), self._num_updates()
         if not 0 <= origin.task < source.num_tasks:
             return "task", f"{origin}; expected one of {source.num_tasks} tasks"
+        oldest = 0 if source.outlives_launches else source.incarnation
         is_ours = (
-            (origin.run, origin.incarnation) == (source.run, source.incarnation)
+            origin.run == source.run
+            and oldest <= origin.incarnation <= source.incarnation
             and 0 <= origin.actor < source.num_actors
             and 0 <= origin.environment < source.num_environments
             and 0 <= origin.seq <= self._newest.get(key, -1) + _FAR

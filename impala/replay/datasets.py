@@ -4,7 +4,6 @@ Reverb's blocking calls swallow signals and outlive a dead server, so only the f
 thread takes batches from a bounded queue with a time limit.
 """
 
-import collections
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import reverb
 import tensorflow as tf
 
 from impala.replay.checks import Checks
+from impala.replay.duplicates import Deduplicator
 from impala.types import Chunk, Origin
 
 
@@ -35,10 +35,7 @@ def chunks(
         num_workers_per_iterator=1,  # more would not keep the order
         get_signature_timeout_secs=60,
     ).batch(max_in_flight)
-    # TensorFlow would slip in a prefetch that grows with every stall: 130 chunks, which no table's size bounds.
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    iterator = iter(dataset.with_options(options))
+    iterator = iter(dataset.with_options(without_prefetch()))
     while True:
         try:
             samples = next(iterator)
@@ -56,38 +53,11 @@ def chunks(
                 yield Chunk(**{name: array[i] for name, array in arrays.items()})
 
 
-class Deduplicator:
-    """Drops chunks that were delivered twice and counts those that never came.
-
-    A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
-    begins at 0 and rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed
-    where its chunk comes later: not every table keeps the order.
-    """
-
-    _MAX_GAPS = 1000  # of one environment that may still be closed
-
-    def __init__(self):
-        self._last_seq: dict[tuple, int] = {}
-        self._gaps: dict[tuple, dict[int, None]] = collections.defaultdict(dict)  # oldest first
-        self.num_duplicates = self.num_gaps = 0
-
-    def is_new(self, origin: Origin) -> bool:
-        """Returns whether a chunk from `origin` is seen for the first time."""
-        source = origin._replace(seq=0)
-        last, gaps = self._last_seq.get(source, -1), self._gaps[source]
-        if origin.seq > last:
-            self.num_gaps += origin.seq - last - 1
-            gaps |= dict.fromkeys(range(max(last + 1, origin.seq - self._MAX_GAPS), origin.seq))
-            while len(gaps) > self._MAX_GAPS:
-                del gaps[next(iter(gaps))]
-            self._last_seq[source] = origin.seq
-        elif origin.seq in gaps:
-            del gaps[origin.seq]
-            self.num_gaps -= 1
-        else:
-            self.num_duplicates += 1
-            return False
-        return True
+def without_prefetch() -> tf.data.Options:
+    """TensorFlow would slip in a prefetch that grows with every stall: 130 chunks, which no table's size bounds."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return options
 
 
 WITHOUT_TIME = {"previous_action", "previous_reward", "origin", "core_state", "is_replayed"}
@@ -115,15 +85,61 @@ def marked(chunk: Chunk, *, is_replayed: bool) -> Chunk:
     return chunk._replace(is_replayed=np.bool_(is_replayed))
 
 
-class Feeder:
-    """Owns the chunk iterators, batches, and hands batches over through a bounded queue.
+class Prefetcher:
+    """Runs an iterator of batches in a thread of its own and hands them over through a bounded queue.
+
+    Args:
+      make_batches: makes the iterator; called in that thread.
+      num_prefetched: batches that may wait in the queue, each an update of policy lag.
+    """
+
+    def __init__(self, make_batches: Callable[[], Iterator[Chunk]], *, num_prefetched: int = 1):
+        self._make_batches = make_batches
+        self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        """Returns the next batch, or None when there is none in time. Raises what the thread raised."""
+        try:
+            return self._batches.get(timeout=timeout_seconds)
+        except queue.Empty:
+            if self._error is not None:
+                raise self._error from None
+            return None
+
+    def stop(self) -> None:
+        """Ends the thread when it next wakes; does not wait for it, since it may sit in a Reverb call for ever."""
+        self._stopped.set()
+
+    def _run(self):
+        try:
+            for batch in self._make_batches():
+                while not self._stopped.is_set():
+                    try:
+                        self._batches.put(batch, timeout=0.5)
+                        break
+                    except queue.Full:
+                        continue
+                if self._stopped.is_set():
+                    return
+            if not self._stopped.is_set():
+                raise RuntimeError("the table's stream ended; expected it to go on until the run stops")
+        except BaseException as error:  # handed to the training thread, which ends the run
+            self._error = error
+
+
+class Feeder(Prefetcher):
+    """A `Prefetcher` of batches of fresh chunks and, for a part of each, replayed ones.
 
     Args:
       make_chunks: makes the iterator of fresh chunks; called in the feeder's thread.
       batch_size: B.
       make_replayed: makes the iterator of replayed chunks, which may repeat themselves.
       num_replayed: of the B chunks of each batch.
-      num_prefetched: batches that may wait in the queue, each an update of policy lag.
+      num_prefetched: see `Prefetcher`.
       device: where batches are stacked, so that they lie on it before the learner asks.
       record: called with every chunk, for `--record-chunks`.
       num_updates: of the learner, done so far; with `max_lag`, fresh chunks that would be trained on more than so many
@@ -139,65 +155,36 @@ class Feeder:
         self._make_replayed, self._num_replayed = make_replayed, num_replayed
         self._num_fresh = batch_size - num_replayed
         self._num_updates, self._max_lag, self.num_dropped = num_updates, max_lag, 0
-        self._batches: queue.Queue = queue.Queue(maxsize=num_prefetched)
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
         self.deduplicator = Deduplicator()
-        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
-        self._thread.start()
-
-    def get(self, timeout_seconds: float) -> Chunk | None:
-        """Returns the next batch, or None when there is none in time. Raises what the feeder's thread raised."""
-        try:
-            return self._batches.get(timeout=timeout_seconds)
-        except queue.Empty:
-            if self._error is not None:
-                raise self._error from None
-            return None
+        super().__init__(self._collect, num_prefetched=num_prefetched)
 
     def counts(self) -> list[int]:
         """Returns how many chunks came twice, are missing, and were dropped for their age."""
         return [self.deduplicator.num_duplicates, self.deduplicator.num_gaps, self.num_dropped]
 
-    def stop(self) -> None:
-        """Ends the thread when it next wakes; does not wait for it, since it may sit in a Reverb call for ever."""
-        self._stopped.set()
-
-    def _run(self):
-        try:
-            collected, replayed = [], None
-            for chunk in self._make_chunks():
-                if self._stopped.is_set():
-                    return
-                if not self.deduplicator.is_new(Origin(*np.asarray(chunk.origin).tolist())):
-                    continue
-                if self._record:
-                    self._record(chunk)
-                collected.append(marked(chunk, is_replayed=False))
-                if len(collected) == self._num_fresh:
-                    young = [chunk for chunk in collected if not self._is_too_old(chunk)]
-                    self.num_dropped += len(collected) - len(young)
-                    collected = young
-                if len(collected) == self._num_fresh:
-                    if self._num_replayed:
-                        replayed = replayed or self._make_replayed()
-                        collected += [marked(next(replayed), is_replayed=True) for _ in range(self._num_replayed)]
-                    self._put(stack(collected, self._device))
-                    collected = []
-            if not self._stopped.is_set():
-                raise RuntimeError("the table's stream ended; expected it to go on until the run stops")
-        except BaseException as error:  # handed to the training thread, which ends the run
-            self._error = error
+    def _collect(self) -> Iterator[Chunk]:
+        collected, replayed = [], None
+        for chunk in self._make_chunks():
+            if self._stopped.is_set():
+                return
+            if not self.deduplicator.is_new(Origin(*np.asarray(chunk.origin).tolist())):
+                continue
+            if self._record:
+                self._record(chunk)
+            collected.append(marked(chunk, is_replayed=False))
+            if len(collected) == self._num_fresh:
+                young = [chunk for chunk in collected if not self._is_too_old(chunk)]
+                self.num_dropped += len(collected) - len(young)
+                collected = young
+            if len(collected) == self._num_fresh:
+                if self._num_replayed:
+                    replayed = replayed or self._make_replayed()
+                    collected += [marked(next(replayed), is_replayed=True) for _ in range(self._num_replayed)]
+                yield stack(collected, self._device)
+                collected = []
 
     def _is_too_old(self, chunk: Chunk) -> bool:
         if self._max_lag is None:
             return False
         num_ahead = self._batches.qsize() + 1  # batches that are trained on before this chunk's, one of them just now
         return self._num_updates() + num_ahead - int(np.min(chunk.weights_version)) > self._max_lag
-
-    def _put(self, batch: Chunk) -> None:
-        while not self._stopped.is_set():
-            try:
-                return self._batches.put(batch, timeout=0.5)
-            except queue.Full:
-                continue

@@ -2,7 +2,9 @@
 
 import collections
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
 
 from impala.types import Chunk, TimeAccount
 
@@ -63,3 +65,39 @@ class MemoryQueue:
         """Returns the share of time that a writer waited since the last call; of several writers their sum."""
         with self._changed:
             return self._account.fraction("blocked")
+
+
+class MemoryWindows:
+    """An `acting.windows.Sink` that keeps the newest `size` windows, for one thread that writes and draws.
+
+    Args:
+      lengths: see `windows.lengths`.
+    """
+
+    def __init__(self, size: int, num_environments: int, *, lengths: Mapping[str, int]):
+        self._lengths = lengths
+        self._recent = [collections.deque(maxlen=max(lengths.values())) for _ in range(num_environments)]
+        self._windows: list[tuple[dict, ...]] = []
+        self._size, self._next = size, 0
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
+        for recent, row, is_wanted in zip(self._recent, rows, is_window):
+            recent.append({name: np.array(value) for name, value in row.items()})
+            if is_wanted and len(self._windows) < self._size:
+                self._windows.append(tuple(recent))
+            elif is_wanted:
+                self._windows[self._next] = tuple(recent)
+                self._next = (self._next + 1) % self._size
+
+    def sample(self, num_windows: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns windows that are drawn uniformly with replacement: arrays [B, …] by column."""
+        drawn = [self._windows[i] for i in random.integers(len(self._windows), size=num_windows)]
+        columns = {
+            name: np.stack([np.stack([row[name] for row in window[-length:]]) for window in drawn])
+            for name, length in self._lengths.items()
+        }
+        timeless = drawn[0][-1].keys() - columns.keys()
+        return columns | {name: np.stack([window[-1][name] for window in drawn]) for name in timeless}

@@ -33,7 +33,7 @@ class Source(Protocol):
         """Returns what the dashboard wants to know beside."""
 
 
-class _Fed:
+class Fed:
     """A source with a `datasets.Feeder`, made by `make_feeder` when it is first needed."""
 
     def __init__(self, make_feeder: Callable[[], datasets.Feeder]):
@@ -59,7 +59,7 @@ class _Fed:
         return {}
 
 
-class Tables(_Fed):
+class Tables(Fed):
     """Fresh chunks from a queue of Reverb's and, for a part of each batch, chunks drawn from its uniform table.
 
     Args:
@@ -98,26 +98,19 @@ class Tables(_Fed):
         return super().counts() | (unsound if self._feeder else {})
 
     def fill(self) -> float | None:
-        info = self._info(tables.QUEUE)
+        info = info_of(self._client, tables.QUEUE)
         return info and info.current_size / info.max_size
 
     def look(self, row: dict[str, Any]) -> None:
         """Extrapolates what replay takes when it is full from the memory of the table's process."""
-        if self._memory and self._memory.is_open and (info := self._info(tables.REPLAY)):
+        if self._memory and self._memory.is_open and (info := info_of(self._client, tables.REPLAY)):
             self._memory.look(info.current_size, row["rss_table_mb"])
 
     def status(self) -> dict[str, Any]:
         return {"full_replay_mb": self._memory and self._memory.full_mb}
 
-    def _info(self, name: str):
-        try:
-            return self._client.server_info(timeout=2)[name]
-        except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
-            logging.warning("the table did not answer: %s", error)
-            return None
 
-
-class Memory(_Fed):
+class Memory(Fed):
     """Chunks of a queue in this process.
 
     Args:
@@ -131,3 +124,12 @@ class Memory(_Fed):
 
     def fill(self) -> float:
         return self._queue.fill()
+
+
+def info_of(client, table: str):
+    """Returns what Reverb says of a table, None where it does not answer."""
+    try:
+        return client.server_info(timeout=2)[table]
+    except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
+        logging.warning("the table did not answer: %s", error)
+        return None

@@ -61,7 +61,9 @@ def rmsprop_step(gradient, learning_rate):
 def test_both_halves_apart_are_the_whole_update():
     """As where one process computes gradients and another applies them: bit for bit, a gradient that is not finite too."""
     whole, apart = (make_learner(optimizer="adam", max_grad_norm=3.0) for _ in range(2))
-    compute = tf.function(lambda batch: gradients.compute(apart.network, sum_loss, batch, {}, tf.constant(False)))
+    compute = tf.function(lambda batch: gradients.compute(
+        apart.network, apart.network.trainable_variables, sum_loss, batch, {}, tf.constant(False)
+    ))
     half = tf.function(
         lambda loss, found: appliers.apply(
             apart.optimizer, apart.network.trainable_variables, found, loss=loss, learning_rate=tf.constant(0.1),

@@ -1,0 +1,116 @@
+"""Q-learning: action values learned from replayed n-step windows by a target network; acts ε-greedily in them."""
+
+import functools
+from collections.abc import Callable
+
+from impala.agents import shared
+from impala.config import Config, ConfigError
+from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
+
+EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
+
+
+def check(config: Config, spec: EnvironmentSpec) -> None:
+    """Refuses what does not fit together.
+
+    Raises:
+      ConfigError: the torso does not take the environment's observations, or its actions are not discrete.
+    """
+    shared.check_torso(config.network.torso, spec)
+    if not isinstance(spec.actions, Discrete):
+        raise ConfigError([
+            f"agent.name: 'q_learning' values every action, and {spec.name} has {spec.actions}; expected discrete "
+            "actions"
+        ])  # fmt: skip
+
+
+def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
+    """Makes the configured action values and their target copy, the same for the same seed."""
+    from impala.networks import q_values
+
+    def make():
+        network = config.network
+        return q_values.make(
+            spec, torso=network.torso, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation,
+            is_dueling=config.agent.dueling, bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,
+        )  # fmt: skip
+
+    return q_values.WithTarget(make(), make(), num_stacked=spec.num_stacked)
+
+
+def make_behaviour(
+    config: Config, spec: EnvironmentSpec, *, greedy: bool = False, explore: Callable[[], float] | None = None
+):
+    """Makes the configured `acting.behaviours.Behaviour`.
+
+    Args:
+      greedy: take the best action always.
+      explore: says the probability of a random action; by default that of evaluations.
+    """
+    from impala.acting import exploration
+
+    epsilon = 0.0 if greedy else config.agent.evaluation_epsilon
+    return exploration.epsilon_greedy(spec.actions, explore or (lambda: epsilon))
+
+
+def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
+    """Returns frames → ε of the only actor: constant until the first update, then linear, then constant."""
+    agent, begin = config.agent, config.replay.min_size * spec.frames_per_step
+
+    def epsilon(frames: int) -> float:
+        share = min(1.0, max(0.0, (frames - begin) / agent.epsilon_frames))
+        return agent.epsilon_start + share * (agent.epsilon_end - agent.epsilon_start)
+
+    return epsilon
+
+
+def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
+    """Returns the `Chunk` of a window of `agent.n_step` transitions; nothing is kept of the decisions."""
+    chunk = chunk_spec(spec, config.agent.n_step, kept={}, version_per_step=version_per_step)
+    return chunk._replace(previous_action=(), previous_reward=())
+
+
+def make_learner(config: Config, network, *, group=None):
+    """Composes loss, optimizer and learner as configured; the target network is renewed at its period."""
+    from impala.learning import learners
+
+    learner = config.learner
+
+    def renew(result):
+        if result.num_updates % config.agent.target_period == 0:
+            network.renew()
+
+    return learners.Learner(
+        network,
+        make_loss(config),
+        shared.make_optimizer(config, network),
+        forward=network.on_windows,
+        max_grad_norm=learner.max_grad_norm,
+        jit_compile=learner.jit_compile,
+        after_update=[renew],
+        group=group,
+    )
+
+
+def make_loss(config: Config):
+    """Returns the configured loss."""
+    from impala.losses import q_learning
+
+    agent, loss = config.agent, config.loss
+    errors = {
+        "huber": functools.partial(q_learning.huber, threshold=agent.huber_threshold), "squared": q_learning.squared,
+    }  # fmt: skip
+    return q_learning.q_learning(
+        error=errors[agent.error], double=agent.double, discount=loss.discount, reward_clipping=loss.reward_clipping,
+        reduction=loss.reduction,
+    )
+
+
+def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
+    """See `agents.actor_critic`."""
+    from impala.learning.optimizers import SCHEDULES
+
+    learner = config.learner
+    total = shared.schedule_end(config, total_frames)
+    learning_rate = SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total)
+    return lambda frames: dict(learning_rate=learning_rate(frames), epsilon=learner.epsilon)

@@ -1,0 +1,33 @@
+"""What several agents do alike."""
+
+from impala.config import Config, ConfigError
+from impala.types import EnvironmentSpec
+
+
+def check_torso(torso: str, spec: EnvironmentSpec) -> None:
+    """Raises ConfigError where a torso does not take the environment's observations."""
+    shape = spec.observation.shape
+    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
+    is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
+    if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):
+        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
+        raise ConfigError([
+            f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
+            f"expected {expected}"
+        ])  # fmt: skip
+
+
+def make_optimizer(config: Config, network):
+    """Makes the configured optimizer of a network's trainable variables."""
+    from impala.learning import optimizers
+
+    learner = config.learner
+    return optimizers.make(
+        learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
+        rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
+    )  # fmt: skip
+
+
+def schedule_end(config: Config, total_frames: int | None) -> int:
+    """Returns where schedules end, in frames: `learner.learning_rate_frames`, else the total, by default configured."""
+    return config.learner.learning_rate_frames or total_frames or config.total_frames

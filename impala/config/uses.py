@@ -1,0 +1,62 @@
+"""Which keys say something to which program and agent; those that are not named here say something to all.
+
+A key that the chosen pair has no use for is not shown, and refused where it is given another value than its default.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pydantic
+
+AGENTS = {"impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",)}
+_UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
+_OF_PROGRAMS = {  # of a key, or of a section
+    "inference": ("seed", "ga3c"),
+    "ga3c": ("ga3c",),
+    "population": ("impala",),
+    "actor.weight_period": _UNROLLS,
+    "actor.num_tensorflow_threads": _UNROLLS,
+    "network.core": _UNROLLS,
+    "network.core_size": _UNROLLS,
+    "replay.queue_kind": ("impala",),
+    "replay.queue_size": _UNROLLS,
+    "replay.fraction": ("impala",),
+    "replay.size": ("impala", "dqn"),
+    "replay.min_size": ("dqn",),
+    "replay.samples_per_insert": ("dqn",),
+    "replay.checkpoint_minutes": ("dqn",),
+    "learner.unroll_length": _UNROLLS,
+    "learner.max_lag": ("impala", "seed"),
+    "record_chunks": ("impala", "seed"),
+}
+_SHARED_BY_AGENTS = ("loss.discount", "loss.reward_clipping", "loss.reduction")  # the others are actor_critic's
+
+
+class Leaf(NamedTuple):
+    """A key of a configuration."""
+
+    key: str
+    value: Any
+    default: Any
+    is_set: bool  # by somebody, if only to its default
+
+
+def leaves(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Leaf]:
+    """Yields all keys of a configuration, of those of its sections by their dotted names."""
+    for name, field in type(config).model_fields.items():
+        key, value = prefix + (field.alias or name), getattr(config, name)
+        if isinstance(value, pydantic.BaseModel):
+            yield from leaves(value, f"{key}.")
+        else:
+            yield Leaf(key, value, field.default, name in config.model_fields_set)
+
+
+def is_of_program(key: str, program: str) -> bool:
+    """Returns whether a program has use for a key."""
+    section = key.partition(".")[0]
+    return all(program in _OF_PROGRAMS.get(name, (program,)) for name in (key, section))
+
+
+def is_of_agent(key: str, agent: str) -> bool:
+    """Returns whether an agent has use for a key."""
+    return agent == "actor_critic" or not key.startswith("loss.") or key in _SHARED_BY_AGENTS

@@ -1,0 +1,145 @@
+"""Action values on top of a torso, and what a loss over n-step windows asks of two copies of such a network."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala.networks import torsos
+from impala.networks.torsos import Features, Torso
+from impala.types import EnvironmentSpec
+
+_STREAM_UNITS = 512  # of a dueling stream's hidden layer
+
+class Outputs(NamedTuple):
+    """What a network says of n observations of B environments."""
+
+    q: tf.Tensor  # [n, B, A], Q(x, ·)
+    hidden: Any = ()  # what hidden layers with ReLU said, [n·B, …, units] by name; () where the torso does not tell
+
+
+class Windows(NamedTuple):
+    """What the loss must know of B windows of T transitions: of their first state, and of the last that bootstraps.
+
+    That is the state after T transitions, or an earlier one where the episode was cut off: the transition across a
+    reset is none, and what lies behind it is another episode's.
+    """
+
+    q_tm1: tf.Tensor  # [B, A], of the first state
+    q_t: tf.Tensor  # [B, A], of the last
+    target_q_t: tf.Tensor  # [B, A], of the last, by the target network
+    num_valid: tf.Tensor  # [B] int32, transitions from the first to the last
+    hidden: Any = ()  # of the first state; see `Outputs`
+
+
+class QValues(tf.Module):
+    """A torso with a head for the value of every action.
+
+    Q(x, ·) is a linear layer's; or, with `is_dueling`, V(x) + A(x, ·) − mean A(x, ·), each stream with a hidden layer
+    of its own (Wang et al. 2016, arXiv:1511.06581, equation 9).
+    """
+
+    core_state_shape = None
+
+    def __init__(self, torso: Torso, num_actions: int, *, is_dueling: bool = False, seed: int = 0):
+        super().__init__("q_values")
+        self._torso, self._num_actions, self._is_dueling = torso, num_actions, is_dueling
+        seeds = itertools.count(seed * 1000 + 701)
+
+        def stream(num_outputs):
+            hidden = [_layer(_STREAM_UNITS, 2**0.5, next(seeds), "relu")] if is_dueling else []
+            return [*hidden, _layer(num_outputs, 1.0, next(seeds), None)]
+
+        self._advantage, self._value = stream(num_actions), stream(1) if is_dueling else []
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
+        """Applies the network at n times to B environments; observations as in `networks.frames`."""
+        n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
+        features, hidden = self._torso(observation, is_first), ()
+        if isinstance(features, Features):
+            features, hidden = features  # [n·B, F]
+        q = _through(self._advantage, features)
+        if self._is_dueling:
+            q += _through(self._value, features) - tf.reduce_mean(q, axis=-1, keepdims=True)
+        return Outputs(tf.reshape(q, [n, -1, self._num_actions]), hidden)
+
+    def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
+        """Returns Q [B, A] of the first observation, what acting needs."""
+        return (outputs.q[0],)
+
+
+class WithTarget(tf.Module):
+    """`online` values, and those of `target`, a network of the same shape that starts as a copy and is not trained."""
+
+    core_state_shape = None
+
+    def __init__(self, online: QValues, target: QValues, *, num_stacked: int):
+        super().__init__("with_target")
+        self._online, self._target, self._num_stacked = online, target, num_stacked
+        self.renew()
+
+    @property
+    def trainable_variables(self):
+        return self._online.trainable_variables
+
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
+        """Applies `online`; see `QValues`."""
+        return self._online(observation, is_first)
+
+    def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
+        """See `QValues`."""
+        return self._online.numbers(outputs)
+
+    def on_windows(self, observation: tf.Tensor, is_first: tf.Tensor) -> Windows:
+        """Applies both where a window begins and ends.
+
+        Args:
+          observation: [T+k, B, …], the first k−1 of them the older planes of the stack at time 0.
+          is_first: [T+1, B]; of time 1 never, since no window begins with a transition across a reset.
+        """
+        k, is_start = self._num_stacked, tf.zeros_like(is_first[:1])
+        first = self._online(observation[:k], is_start)
+        num_valid = tf.reduce_sum(tf.math.cumprod(1 - tf.cast(is_first[1:], tf.int32), axis=0), axis=0)
+        last = _stack_at(observation, num_valid, k)
+        q_t, target_q_t = (network(last, is_start).q[0] for network in (self._online, self._target))
+        return Windows(first.q[0], q_t, target_q_t, num_valid, first.hidden)
+
+    def renew(self) -> None:
+        """Copies the parameters of `online` into `target`."""
+        for old, new in zip(self._target.trainable_variables, self._online.trainable_variables, strict=True):
+            old.assign(new)
+
+
+def _stack_at(observation: tf.Tensor, time: tf.Tensor, num_stacked: int) -> tf.Tensor:
+    """Returns the k frames [k, B, …] that are seen at a time [B] of each window [T+k, B, …]."""
+    if observation.shape[0] == num_stacked + 1:  # T = 1
+        return observation[1:]
+    index = time[None] + tf.range(num_stacked)[:, None]  # [k, B]
+    columns = tf.broadcast_to(tf.range(tf.shape(observation)[1])[None], tf.shape(index))
+    return tf.gather_nd(observation, tf.stack([index, columns], axis=-1))
+
+
+def make(
+    environment: EnvironmentSpec, *, torso: str, hidden_sizes=(64, 64), normalisation: str = "median",
+    is_dueling: bool = False, bfloat16: bool = False, seed: int = 0,
+) -> QValues:  # fmt: skip
+    """Makes a network for discrete actions by the name of its torso, the same for the same seed; see `torsos.make`."""
+    made = torsos.make(
+        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed,
+        bfloat16=bfloat16,
+    )  # fmt: skip
+    network = QValues(made, environment.actions.num_actions, is_dueling=is_dueling, seed=seed)
+    shape, dtype = environment.observation
+    network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool))  # creates all variables
+    return network
+
+
+def _layer(units: int, gain: float, seed: int, activation: str | None):
+    orthogonal = tf.keras.initializers.Orthogonal(gain, seed=seed)
+    return tf.keras.layers.Dense(units, activation, kernel_initializer=orthogonal)
+
+
+def _through(stream: list, features: tf.Tensor) -> tf.Tensor:
+    for layer in stream:
+        features = layer(features)
+    return features

@@ -1,0 +1,110 @@
+"""What runs where one process acts and learns."""
+
+import logging
+
+from impala import agents
+from impala.config import Config
+from impala.nodes import feeding
+from impala.nodes.learner_node import LearnerNode, WithLearner
+from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.run import Run
+from impala.nodes.side_jobs import Periodically
+from impala.types import EnvironmentSpec, Origin
+
+_YIELDS = 20  # of the acting loop between two looks at whether it is to go on
+
+
+class SoloNode(WithLearner):
+    """A `LearnerNode` that trains on windows from a replay table, and beside it a thread that acts and fills it.
+
+    Args:
+      table: `reverb.Client` of the replay's server.
+    """
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
+        self._config, self._spec, self._run = config, spec, run
+        self.learning = learning = LearnerNode(config, spec, run, make_source=feeding.from_replay, table=table)
+        from impala.acting import actors
+
+        table.server_info(timeout=60)  # a writer would wait for a missing server for ever
+        self._exploration, self._crew = agents.of(config).make_exploration(config, spec), None
+        self._lanes, self._sinks = [], []
+        for lane in range(config.actor.num_lanes):
+            self._add_lane(lane, table)
+        seeds = (lane_seed(config, run.incarnation, 0, lane) for lane in range(config.actor.num_lanes))
+        self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
+        learning.jobs += [
+            Periodically(0.0, self._keep_acting), Periodically(1.0, self._report),
+        ]  # fmt: skip
+        learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
+        if frames := learning.frames():
+            words = (
+                f"resumed after {frames:,} frames: the first update waits until the policy has played "
+                f"{config.replay.min_size:,} transitions into the replay table"
+            )
+            learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
+
+    def _epsilon(self) -> float:
+        return self._exploration(self.learning.frames())
+
+    def _add_lane(self, lane: int, table) -> None:
+        from impala.acting import actors, policies, windows
+        from impala.replay import tables
+        from impala.replay.windows import lengths
+
+        config, learning, agent = self._config, self.learning, agents.of(self._config)
+        n, seed = config.actor.num_lane_environments, lane_seed(config, self._run.incarnation, 0, lane)
+        origin = Origin(config.seed, 0, lane * n, self._run.incarnation, 0)
+        sink = windows.TableWindows(
+            table, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
+            should_stop=self._should_stop,
+        )  # fmt: skip
+        if not self._lanes:
+            # The network that learns also acts: while an update is under way, some of its parameters may be newer.
+            self._outputs = policies.with_version(
+                policies.network_outputs(learning.learner.network), lambda: learning.learner.num_updates
+            )
+        policy = policies.make(
+            self._outputs, self._spec, n, seed=seed,
+            behaviour=agent.make_behaviour(config, self._spec, explore=self._epsilon),
+        )  # fmt: skip
+        writer = windows.WindowWriter(
+            self._spec, n, length=config.agent.n_step, origin=origin, sink=sink,
+            on_steps=learning.head.monitor.add_steps,
+        )  # fmt: skip
+        environment = make_environment(config, n, config.actor.num_lane_threads)
+        self._sinks.append(sink)
+        self._lanes.append(actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_YIELDS, origin=origin))
+
+    def _should_stop(self) -> bool:
+        return self.learning.stop.is_set() or self.learning.is_over
+
+    def _keep_acting(self) -> None:
+        """Begins to act, in a thread of its own; raises what went wrong there."""
+        from impala.acting.crews import Crew
+
+        if self._crew is None:
+            self._crew = Crew(self._act, 1, name="actor")
+        self._crew.check()
+
+    def _act(self) -> None:
+        for _ in range(_YIELDS):
+            if self._should_stop():
+                return
+            if episodes := next(self._steps):
+                self.learning.head.monitor.add_episodes(episodes)
+
+    def _report(self) -> None:
+        from impala.acting import actors
+
+        blocked = sum(sink.blocked_fraction() for sink in self._sinks)
+        self.learning.head.monitor.add_actor_report(actors.total_fractions(self._lanes, blocked), [])
+
+    def run(self) -> None:
+        """See `LearnerNode`."""
+        try:
+            super().run()
+        finally:
+            if self._crew is not None:
+                self._crew.close()
+            logging.info("acting has ended")

@@ -1,0 +1,39 @@
+"""Chunks that came twice, and those that never did."""
+
+import collections
+
+from impala.types import Origin
+
+
+class Deduplicator:
+    """Drops chunks that were delivered twice and counts those that never came.
+
+    A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
+    begins at 0 and rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed
+    where its chunk comes later: not every table keeps the order.
+    """
+
+    _MAX_GAPS = 1000  # of one environment that may still be closed
+
+    def __init__(self):
+        self._last_seq: dict[tuple, int] = {}
+        self._gaps: dict[tuple, dict[int, None]] = collections.defaultdict(dict)  # oldest first
+        self.num_duplicates = self.num_gaps = 0
+
+    def is_new(self, origin: Origin) -> bool:
+        """Returns whether a chunk from `origin` is seen for the first time."""
+        source = origin._replace(seq=0)
+        last, gaps = self._last_seq.get(source, -1), self._gaps[source]
+        if origin.seq > last:
+            self.num_gaps += origin.seq - last - 1
+            gaps |= dict.fromkeys(range(max(last + 1, origin.seq - self._MAX_GAPS), origin.seq))
+            while len(gaps) > self._MAX_GAPS:
+                del gaps[next(iter(gaps))]
+            self._last_seq[source] = origin.seq
+        elif origin.seq in gaps:
+            del gaps[origin.seq]
+            self.num_gaps -= 1
+        else:
+            self.num_duplicates += 1
+            return False
+        return True

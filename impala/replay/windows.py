@@ -1,0 +1,165 @@
+"""Overlapping windows of steps, as `acting.windows` writes them: their looks, the table that keeps them, who reads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from impala.replay import datasets, sources, tables
+from impala.replay.checks import Checks
+from impala.replay.estimates import MemoryEstimate
+from impala.types import ArraySpec, Chunk, map_fields
+
+
+def window_spec(chunk: Chunk) -> Chunk:
+    """Returns what windows of a chunk's fields look like in the table: `is_first` tells of older planes too."""
+    return chunk._replace(is_first=ArraySpec(chunk.observation.shape[:1], np.bool_))
+
+
+def lengths(chunk: Chunk) -> dict[str, int]:
+    """Returns how many of the newest steps a window has of each column; of the others it has the last."""
+    fields = window_spec(chunk)._asdict()
+    return {name: fields[name].shape[0] for name in ("observation", "is_first", "a_tm1", "r_t", "discount_t")}
+
+
+def to_chunk(arrays: dict[str, Any]) -> Chunk:
+    """Returns drawn windows [B, …] as a time-major `Chunk` [T, B, …] of arrays, all of it replayed."""
+    observation, is_first, num_steps = arrays["observation"], arrays["is_first"], arrays["r_t"].shape[1]
+    k = observation.shape[1] - num_steps
+    columns = {name: np.swapaxes(arrays[name], 0, 1) for name in ("a_tm1", "r_t", "discount_t")}
+    return Chunk(
+        **columns,
+        observation=np.swapaxes(mask_older(observation, is_first, k), 0, 1),
+        is_first=np.swapaxes(is_first[:, k - 1 :], 0, 1),
+        previous_action=(), previous_reward=(), logits_tm1=(),
+        weights_version=arrays["weights_version"], origin=arrays["origin"],
+        is_replayed=np.ones(len(observation), bool),
+    )  # fmt: skip
+
+
+def mask_older(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) -> np.ndarray:
+    """Returns windows [B, T+k, …] whose planes are zero where they are older than the episode of time 0."""
+    is_older = np.zeros(is_first.shape, bool)
+    for age in range(1, num_stacked):
+        at = num_stacked - 1 - age
+        is_older[:, at] = is_older[:, at + 1] | is_first[:, at + 1]
+    if not is_older.any():
+        return observation
+    observation = np.array(observation)
+    observation[is_older] = 0
+    return observation
+
+
+def table(spec: Chunk, max_size: int, *, min_size: int, samples_per_insert: float, batch_size: int) -> reverb.Table:
+    """Returns a uniform table of overlapping windows, whose rate limiter makes writer and reader wait for each other.
+
+    Reading begins with `min_size` windows; from then on each is drawn `samples_per_insert` times, within a margin that
+    a few batches may be ahead or behind.
+
+    Args:
+      spec: of a window; see `window_spec`.
+      batch_size: windows that are drawn together.
+    """
+    margin = max(8 * batch_size, 2 * samples_per_insert * min(min_size, batch_size))
+    return reverb.Table(
+        tables.REPLAY,
+        sampler=reverb.selectors.Uniform(),
+        remover=reverb.selectors.Fifo(),
+        max_size=max_size,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
+            samples_per_insert, min_size_to_sample=min_size, error_buffer=margin
+        ),
+        signature=tables.signature(spec),
+    )
+
+
+def batches(
+    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None, device: str | None = None
+) -> Iterator[Chunk]:
+    """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `to_chunk`.
+
+    Args:
+      checks: as of `datasets.chunks`; what is not sound is left out of a batch, and the next is drawn in its place.
+    """
+    dataset = reverb.TrajectoryDataset.from_table_signature(
+        server_address, table, max_in_flight_samples_per_worker=batch_size, num_workers_per_iterator=1,
+        get_signature_timeout_secs=60,
+    ).batch(batch_size)  # fmt: skip
+    iterator, left = iter(dataset.with_options(datasets.without_prefetch())), None
+    while True:
+        try:
+            samples = next(iterator)
+        except StopIteration:
+            return
+        except tf.errors.InvalidArgumentError as error:
+            if checks is None:
+                raise
+            checks.count("unreadable", error.message.splitlines()[0])
+            continue
+        arrays = {name: column.numpy() for name, column in samples.data.items()}
+        is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
+        if not is_sound.all() or left:
+            arrays = {name: array[is_sound] for name, array in arrays.items()}
+            arrays = {name: np.concatenate([left[name], array]) for name, array in arrays.items()} if left else arrays
+            left = {name: array[batch_size:] for name, array in arrays.items()}
+            if len(arrays["origin"]) < batch_size:
+                left = arrays
+                continue
+        with tf.device(device):
+            yield map_fields(tf.convert_to_tensor, to_chunk({name: a[:batch_size] for name, a in arrays.items()}))
+
+
+class Windows(sources.Fed):
+    """Windows drawn from a replay table, all of them, for as long as its rate limiter lets them.
+
+    Args:
+      client: `reverb.Client` of the table's server.
+      size: windows of the full table.
+      min_size: windows before the first is drawn.
+      batch_size: B.
+      checks: of what comes from it.
+      num_prefetched: batches that may wait.
+      device: where batches are wanted.
+    """
+
+    def __init__(
+        self, client, *, size: int, min_size: int, batch_size: int, checks: Checks, num_prefetched: int, device: str
+    ):  # fmt: skip
+        super().__init__(
+            lambda: datasets.Prefetcher(
+                lambda: batches(
+                    client.server_address, tables.REPLAY, batch_size=batch_size, checks=checks, device=device
+                ),
+                num_prefetched=num_prefetched,
+            )
+        )
+        self._client, self._checks, self._size, self._min_size = client, checks, size, min_size
+        self._memory = MemoryEstimate(size)
+
+    def counts(self) -> dict[str, int]:
+        return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
+
+    def columns(self) -> dict[str, Any]:
+        """Windows in the table, and how often one was drawn for each that came since the first draw was allowed."""
+        if (info := self._info()) is None:
+            return {}
+        limiter = info.rate_limiter_info
+        num_inserted = limiter.insert_stats.completed - self._min_size
+        ratio = limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
+        return dict(replay_size=info.current_size, samples_per_insert=ratio)
+
+    def fill(self) -> None:
+        """Nobody waits for room here: `columns` says how much the table holds."""
+
+    def look(self, row: dict[str, Any]) -> None:
+        """See `sources.Tables`."""
+        if self._memory.is_open and row.get("replay_size"):
+            self._memory.look(row["replay_size"], row["rss_table_mb"])
+
+    def status(self) -> dict[str, Any]:
+        return {"full_replay_mb": self._memory.full_mb}
+
+    def _info(self):
+        return sources.info_of(self._client, tables.REPLAY)
