@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.config import shipped
+from impala.config import shipped, uses
 
 _SHORT_KEYS = {"num_learners": "learner.num_learners"}
 _SHIPPED = {"train": shipped.trainings, "bench": shipped.trainings, "compare": shipped.grids}
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         is_of_train = self.get_default("command") is train
-        return super().format_help() + (f"\n{_keys_and_defaults()}\n" if is_of_train else "")
+        return super().format_help() + (f"\n{_keys_and_defaults(_program_of(sys.argv))}\n" if is_of_train else "")
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
@@ -167,12 +167,24 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _keys_and_defaults() -> str:
+def _program_of(arguments: list[str]) -> str | None:
+    """Returns the program that a command line names, None where it names none that exists."""
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        name = following if word == "--program" else word.removeprefix("--program=")
+        if name in uses.AGENTS:
+            return name
+    return None
+
+
+def _keys_and_defaults(program: str | None) -> str:
+    """Returns a line for each key, of one program with its agents or of all."""
     lines = []
-    for key, default, text in config_lib.documented():
+    for key, default, text in config_lib.documented(program):
         start = f"  --{key.replace('_', '-'):33} {default:15} "
         lines += textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=54 * " ") or [start.rstrip()]
-    return "\n".join(["keys of a configuration, their defaults, and what they may be:", *lines])
+    of = f" with program {program}" if program else ""
+    hint = "" if program else " (of one program: --program NAME --help)"
+    return "\n".join([f"keys of a configuration{of}, their defaults, and what they may be{hint}:", *lines])
 
 
 def _configuration(path: str | None, rest: list[str], default: dict) -> config_lib.Config:

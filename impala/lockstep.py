@@ -132,6 +132,71 @@ class Lockstep:
             finished = []
 
 
+class ReplayLockstep:
+    """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
+
+    Windows are kept in memory. The network that learns also acts, so that the weights of a decision are those of the
+    last update; the first update comes when `replay.min_size` windows are there.
+
+    Args:
+      config: of a training run with a replay table.
+    """
+
+    def __init__(self, config: Config):
+        from impala.acting.windows import WindowWriter
+        from impala.replay.memory import MemoryWindows
+        from impala.replay.windows import lengths
+
+        self._config, agent, self._random = config, agents.of(config), np.random.default_rng([config.seed, 1])
+        self._environment = parts.make_environment(config, config.actor.num_environments)
+        self.spec, n = self._environment.spec, config.actor.num_environments
+        self.network = agent.make_network(config, self.spec)
+        self.learner = agent.make_learner(config, self.network)
+        self.frames, self.num_episodes = 0, 0
+        exploration = agent.make_exploration(config, self.spec)
+        self.replay = MemoryWindows(config.replay.size, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)))
+        seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
+        policy = policies.make(
+            policies.network_outputs(self.network), self.spec, n, seed=seed,
+            behaviour=agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames)),
+        )  # fmt: skip
+        writer = WindowWriter(
+            self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count
+        )
+        actor = actors.Actor(
+            self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=1, origin=origin
+        )
+        self._steps = actor.steps(seed)
+
+    def _count(self, num_steps: int) -> None:
+        self.frames += num_steps * self.spec.frames_per_step
+
+    def close(self) -> None:
+        """Frees what environments hold."""
+        self._environment.close()
+
+    def updates(self, total_frames: int | None = None) -> Iterator[Update]:
+        """Yields after every update, until `total_frames` (by default the configured) were played."""
+        from impala.replay.windows import to_tensors
+
+        replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
+        scheduled, finished = agents.of(self._config).make_schedules(self._config, total), []
+        while self.frames < total:
+            finished += next(self._steps)
+            num_due = (self.replay.num_inserted - replay.min_size) * replay.samples_per_insert
+            while num_due >= self.learner.num_updates * learner.batch_size:
+                batch = to_tensors(self.replay.sample(learner.batch_size, self._random))
+                result = self.learner.update(batch, **scheduled(self.frames))
+                self.num_episodes += len(finished)
+                yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
+                finished = []
+
+
+def of(config: Config):
+    """Returns the configured program in lockstep: `Lockstep`, or `ReplayLockstep` for one that replays alone."""
+    return ReplayLockstep(config) if config.has_use_for("replay.min_size") else Lockstep(config)
+
+
 def mean_return(updates: Iterator[Update], *, target: float | None = None, window: int = 100) -> float:
     """Trains to the end, or until the last `window` episodes' mean score reaches `target`; returns that mean."""
     scores: collections.deque[float] = collections.deque(maxlen=window)

@@ -70,7 +70,10 @@ class Config(Model):
         program = data.get("program", "impala") if isinstance(data, dict) else None
         if not isinstance(program, str) or program not in _DEFAULTS_OF:
             return build(data)
-        own = {"agent": {"name": uses.AGENTS[program][0]}} | _DEFAULTS_OF[program]
+        agents, agent = uses.AGENTS[program], data.get("agent")
+        if isinstance(agent, dict) and agent.get("name", agents[0]) in uses.ALL_AGENTS - {*agents}:
+            raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {' or '.join(agents)}")
+        own = {"agent": {"name": agents[0]}} | _DEFAULTS_OF[program]
         sections = {name: data.get(name, {}) for name in own}
         if not all(isinstance(section, dict) for section in sections.values()):
             return build(data)
@@ -125,12 +128,7 @@ class Config(Model):
         return self
 
     def _check_uses(self) -> None:
-        """Refuses an agent that the program cannot train, and values of keys that the two have no use for."""
-        agents = uses.AGENTS[self.program]
-        if self.agent.name not in agents:
-            raise ValueError(
-                f"agent.name={self.agent.name!r}: not with program={self.program}; expected {' or '.join(agents)}"
-            )
+        """Refuses values of keys that program and agent have no use for."""
         for leaf in uses.leaves(self):
             is_other = leaf.value != leaf.default
             expected = "null" if leaf.default is None else leaf.default

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import pydantic
 
 AGENTS = {"impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",)}
+ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
 _OF_PROGRAMS = {  # of a key, or of a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
-    "actor.weight_period": _UNROLLS,
-    "actor.num_tensorflow_threads": _UNROLLS,
+    "inference.timeout_seconds": ("seed",),
+    "inference.num_at_once": ("seed",),
+    "actor.weight_period": ("impala",),
+    "actor.num_tensorflow_threads": ("impala",),
     "network.core": _UNROLLS,
     "network.core_size": _UNROLLS,
     "replay.queue_kind": ("impala",),

@@ -78,7 +78,7 @@ class MemoryWindows:
         self._lengths = lengths
         self._recent = [collections.deque(maxlen=max(lengths.values())) for _ in range(num_environments)]
         self._windows: list[tuple[dict, ...]] = []
-        self._size, self._next = size, 0
+        self._size, self.num_inserted = size, 0
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -86,11 +86,13 @@ class MemoryWindows:
     def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
         for recent, row, is_wanted in zip(self._recent, rows, is_window):
             recent.append({name: np.array(value) for name, value in row.items()})
-            if is_wanted and len(self._windows) < self._size:
+            if not is_wanted:
+                continue
+            if len(self._windows) < self._size:
                 self._windows.append(tuple(recent))
-            elif is_wanted:
-                self._windows[self._next] = tuple(recent)
-                self._next = (self._next + 1) % self._size
+            else:  # the oldest goes
+                self._windows[self.num_inserted % self._size] = tuple(recent)
+            self.num_inserted += 1
 
     def sample(self, num_windows: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns windows that are drawn uniformly with replacement: arrays [B, …] by column."""

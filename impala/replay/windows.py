@@ -39,6 +39,12 @@ def to_chunk(arrays: dict[str, Any]) -> Chunk:
     )  # fmt: skip
 
 
+def to_tensors(arrays: dict[str, Any], device: str | None = None) -> Chunk:
+    """Returns `to_chunk` as tensors on `device`."""
+    with tf.device(device):
+        return map_fields(tf.convert_to_tensor, to_chunk(arrays))
+
+
 def mask_older(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) -> np.ndarray:
     """Returns windows [B, T+k, …] whose planes are zero where they are older than the episode of time 0."""
     is_older = np.zeros(is_first.shape, bool)
@@ -107,8 +113,7 @@ def batches(
             if len(arrays["origin"]) < batch_size:
                 left = arrays
                 continue
-        with tf.device(device):
-            yield map_fields(tf.convert_to_tensor, to_chunk({name: a[:batch_size] for name, a in arrays.items()}))
+        yield to_tensors({name: array[:batch_size] for name, array in arrays.items()}, device)
 
 
 class Windows(sources.Fed):

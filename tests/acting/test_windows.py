@@ -1,0 +1,142 @@
+"""Windows of steps: what a writer hands on, what the table and this process's memory give back of it."""
+
+import numpy as np
+import pytest
+import reverb
+
+from impala.acting import exploration
+from impala.acting.policies import Decision, Policy
+from impala.acting.windows import TableWindows, WindowWriter
+from impala.replay import memory, tables, windows
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
+
+N, ORIGIN = 2, Origin(7, 0, 4, 1, 0)
+STACKED = EnvironmentSpec("frames", ArraySpec((2, 2), np.uint8), Discrete(3), num_stacked=3)
+
+
+def window_of(length, spec=STACKED):
+    return chunk_spec(spec, length, kept={})._replace(previous_action=(), previous_reward=())
+
+
+def steps(count, ends=((5, True), (8, False))):
+    """Frames that say when they were; environment 0 ends at the steps `ends` (terminated or not), 1 never does."""
+    first = np.array([True, True])
+    for t in range(count):
+        last = np.array([t in dict(ends), False])
+        over = np.array([dict(ends).get(t, False), False])
+        frame = np.full((N, 2, 2), t + 1, np.uint8)
+        yield Step(frame, np.array([t, -t], np.float32), 1.0 - over.astype(np.float32), first, last)
+        first = np.array([last[0], False])
+
+
+def write(sink, length, count=14, **kwargs):
+    """Returns what was seen at every step: the stack of frames, as an actor keeps it."""
+    policy = Policy(lambda *_: (), STACKED, N, seed=0)
+    writer = WindowWriter(STACKED, N, length=length, origin=ORIGIN, sink=sink, **kwargs)
+    seen = []
+    for t, step in enumerate(steps(count)):
+        policy.observe(step)
+        if t == 0:
+            writer.start(policy.window, step, np.zeros(N, np.int32), 0)
+        else:
+            writer.append(Decision(np.array([t % 3, 2], np.int32), (), np.full(N, t)), step)
+        seen.append((policy.window.copy(), step))
+    return seen
+
+
+def drawn(replay, length):
+    """All windows in memory, as a time-major chunk."""
+    every = np.arange(len(replay))
+
+    class InOrder:
+        def integers(self, count, size):
+            return every
+
+    return windows.to_chunk(replay.sample(len(every), InOrder()))
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_every_state_with_a_transition_begins_a_window_and_stacks_never_straddle_episodes(length):
+    replay = memory.MemoryWindows(1000, N, lengths=windows.lengths(window_of(length)))
+    seen = write(replay, length)
+    batch = drawn(replay, length)
+    begun = {}
+    for i in range(len(replay)):
+        environment = int(batch.origin[i][Origin._fields.index("environment")]) - ORIGIN.environment
+        start = int(batch.observation[2, i, 0, 0]) - 1  # the frame at time 0 says when it was
+        begun.setdefault(environment, []).append(start)
+        for t in range(length + 1):
+            if batch.is_first[1 : t + 1, i].any():
+                break  # of another episode, which the loss does not look at
+            np.testing.assert_array_equal(batch.observation[t : t + 3, i], seen[start + t][0][:, environment])
+        for t in range(length):
+            assert batch.r_t[t, i] == seen[start + t + 1][1].reward[environment]
+            assert batch.discount_t[t, i] == seen[start + t + 1][1].discount[environment]
+            assert batch.a_tm1[t, i] == ((start + t + 1) % 3 if environment == 0 else 2)
+    last = 13 - length
+    assert begun[1] == list(range(last + 1))
+    assert begun[0] == [t for t in range(last + 1) if t not in (5, 8)], "from a last state nothing leads on"
+
+
+def test_the_table_gives_back_what_memory_does():
+    spec = window_of(3)
+    table = windows.table(windows.window_spec(spec), 100, min_size=15, samples_per_insert=8, batch_size=4)
+    server = reverb.Server([table])
+    client = server.localhost_client()
+    replay = memory.MemoryWindows(100, N, lengths=windows.lengths(spec))
+    in_table = TableWindows(client, tables.REPLAY, N, lengths=windows.lengths(spec), should_stop=lambda: False)
+
+    def both(rows, is_window):
+        in_table(rows, is_window)
+        replay(rows, is_window)
+
+    write(both, 3)
+    for writer in in_table._writers:
+        writer.flush(timeout_ms=10_000)
+    assert client.server_info()[tables.REPLAY].current_size == len(replay) == replay.num_inserted
+    expected = drawn(replay, 3)
+    known = {self_describing(expected, i) for i in range(len(replay))}
+    batches = windows.batches(server_address=f"localhost:{server.port}", table=tables.REPLAY, batch_size=4)
+    for _ in range(5):
+        batch = next(batches)
+        assert {self_describing(batch, i) for i in range(4)} <= known
+        assert batch.is_replayed.numpy().all() and batch.observation.shape == (6, 4, 2, 2)
+    in_table.close()
+    server.stop()
+
+
+def self_describing(batch, i):
+    fields = (batch.observation, batch.is_first, batch.a_tm1, batch.r_t, batch.discount_t)
+    timed = [np.asarray(field)[:, i].tobytes() for field in fields]
+    return (*timed, np.asarray(batch.origin)[i].tobytes(), int(np.asarray(batch.weights_version)[i]))
+
+
+def test_memory_keeps_the_newest():
+    replay = memory.MemoryWindows(5, N, lengths=windows.lengths(window_of(1)))
+    write(replay, 1)
+    assert len(replay) == 5 and replay.num_inserted == 24
+    newest = sorted(int(frame) for frame in drawn(replay, 1).observation[2, :, 0, 0])
+    assert newest == [11, 12, 12, 13, 13]
+
+
+def test_transitions_across_a_reset_are_not_counted():
+    counted = []
+    write(lambda rows, is_window: None, 1, on_steps=counted.append)
+    assert sum(counted) == 2 * 13 - 2
+
+
+def test_a_reward_that_is_not_finite_is_refused():
+    writer = WindowWriter(STACKED, N, length=1, origin=ORIGIN, sink=lambda rows, is_window: None)
+    first, second, *_ = steps(2)
+    writer.start(np.zeros((3, N, 2, 2), np.uint8), first, np.zeros(N, np.int32), 0)
+    with pytest.raises(ValueError, match="not finite"):
+        writer.append(Decision(np.zeros(N, np.int32), ()), second._replace(reward=np.array([np.nan, 0.0], np.float32)))
+
+
+def test_epsilon_greedy():
+    q = np.array([[0.0, 2.0, 1.0]] * 30_000, np.float32)
+    for epsilon, share in ((0.0, 1.0), (1.0, 1 / 3), (0.3, 0.7 + 0.1)):
+        behaviour = exploration.epsilon_greedy(Discrete(3), lambda: epsilon)  # noqa: B023
+        action, kept = behaviour.choose((q,), np.random.default_rng(0))
+        assert kept == () and action.dtype == np.int32 and set(action) <= {0, 1, 2}
+        assert np.mean(action == 1) == pytest.approx(share, abs=0.01)

@@ -1,0 +1,148 @@
+"""The loss of Q-learning: by hand, what carries no gradient, and how an episode's end enters n steps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala.losses import q_learning
+from impala.networks import q_values
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec
+
+
+def chunk(*, action, reward, discount, is_first=None, observation=None):
+    """Windows of T transitions, [T, B] each."""
+    reward = np.array(reward, np.float32)
+    is_first = np.zeros([len(reward) + 1, reward.shape[1]], bool) if is_first is None else np.array(is_first)
+    return Chunk(
+        observation=observation, is_first=tf.constant(is_first), previous_action=(), previous_reward=(), logits_tm1=(),
+        a_tm1=tf.constant(action, tf.int32), r_t=tf.constant(reward), discount_t=tf.constant(discount, tf.float32),
+        weights_version=tf.zeros([reward.shape[1]], tf.int64), origin=tf.zeros([reward.shape[1], 6], tf.int64),
+    )  # fmt: skip
+
+
+def windows(q_tm1, q_t, target_q_t, num_valid):
+    tensors = [tf.constant(x, tf.float32) for x in (q_tm1, q_t, target_q_t)]
+    return q_values.Windows(*tensors, tf.constant(num_valid, tf.int32))
+
+
+Q_TM1 = [[0.5, 1.0], [2.0, -1.0], [0.0, 0.25]]
+TARGET_Q_T = [[1.0, 3.0], [5.0, 4.0], [-1.0, -2.0]]
+Q_T = [[9.0, 1.0], [0.0, 7.0], [0.0, 8.0]]  # another action is best
+BATCH = dict(action=[[1, 0, 1]], reward=[[0.25, -1.0, 0.5]], discount=[[1.0, 0.0, 1.0]])
+
+
+def test_three_transitions_by_hand():
+    """An ordinary one with |δ| > 1, a termination with |δ| > 1, an ordinary one with |δ| < 1."""
+    delta = np.array([0.25 + 0.9 * 3.0 - 1.0, -1.0 - 2.0, 0.5 + 0.9 * -1.0 - 0.25])
+    assert np.abs(delta).tolist() == pytest.approx([1.95, 3.0, 0.65])
+    q_tm1 = tf.Variable(Q_TM1, dtype=tf.float32)
+    loss = q_learning.q_learning(discount=0.9)
+    with tf.GradientTape() as tape:
+        outputs = windows(Q_TM1, Q_T, TARGET_Q_T, [1, 1, 1])._replace(q_tm1=q_tm1)
+        value, metrics = loss(outputs, chunk(**BATCH))
+    gradient = tape.gradient(value, q_tm1)
+    clipped = np.clip(delta, -1, 1)
+    np.testing.assert_allclose(gradient, [[0, -clipped[0]], [-clipped[1], 0], [0, -clipped[2]]], rtol=1e-6)
+    huber = np.where(np.abs(delta) > 1, np.abs(delta) - 0.5, 0.5 * delta**2)
+    np.testing.assert_allclose([value, metrics["value_loss"]], [huber.sum(), huber.mean()], rtol=1e-6)
+    np.testing.assert_allclose(metrics["td_error"], np.abs(delta).mean(), rtol=1e-6)
+
+
+def test_double_takes_the_online_networks_action_and_the_target_networks_value():
+    double = q_learning.q_learning(discount=0.9, double=True, error=q_learning.squared, reduction="mean")
+    value, _ = double(windows(Q_TM1, Q_T, TARGET_Q_T, [1, 1, 1]), chunk(**BATCH))
+    delta = np.array([0.25 + 0.9 * 1.0 - 1.0, -3.0, 0.5 + 0.9 * -2.0 - 0.25])
+    np.testing.assert_allclose(value, np.mean(0.5 * delta**2), rtol=1e-6)
+
+
+def test_rewards_are_clipped_as_configured():
+    batch = chunk(**BATCH | {"reward": [[4.0, -7.0, 0.5]]})
+    clipped, as_they_are = (
+        q_learning.q_learning(reward_clipping=kind)(windows(Q_TM1, Q_T, TARGET_Q_T, [1, 1, 1]), batch)[0].numpy()
+        for kind in ("abs_one", "none")
+    )
+    assert clipped != as_they_are
+    same = chunk(**BATCH | {"reward": [[1.0, -1.0, 0.5]]})
+    assert clipped == q_learning.q_learning()(windows(Q_TM1, Q_T, TARGET_Q_T, [1, 1, 1]), same)[0].numpy()
+
+
+def test_n_steps_end_at_a_termination_and_at_a_cut():
+    """Columns: whole; terminated by the second transition; cut after the first, whose state bootstraps."""
+    reward = np.array([[1.0] * 3, [2.0] * 3, [4.0] * 3], np.float32)
+    discount = 0.5 * np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1]], np.float32)
+    total, weight = q_learning.n_step(tf.constant(reward), tf.constant(discount), tf.constant([3, 3, 1]))
+    np.testing.assert_allclose(total, [1 + 1 + 1, 1 + 1, 1])
+    np.testing.assert_allclose(weight, [0.125, 0.0, 0.5])
+
+
+SPEC = EnvironmentSpec("x", ArraySpec((3,), np.float32), Discrete(2))
+
+
+def make_networks(is_dueling=False, spec=SPEC):
+    def make():
+        return q_values.make(spec, torso="mlp", hidden_sizes=(8,), is_dueling=is_dueling, seed=3)
+
+    return q_values.WithTarget(make(), make(), num_stacked=spec.num_stacked)
+
+
+@pytest.mark.parametrize("is_dueling", [False, True])
+def test_nothing_flows_into_the_target_network_nor_through_the_bootstrap(is_dueling):
+    network = make_networks(is_dueling)
+    random = np.random.default_rng(0)
+    observation = tf.constant(random.normal(size=(2, 3, 3)), tf.float32)
+    batch = chunk(**BATCH, observation=observation)
+    loss = q_learning.q_learning(double=True)
+    with tf.GradientTape() as tape:
+        value, _ = loss(network.on_windows(observation, batch.is_first), batch)
+    online, target = network._online.trainable_variables, network._target.trainable_variables
+    found = tape.gradient(value, [*online, *target])
+    assert all(g is not None for g in found[: len(online)]) and all(g is None for g in found[len(online) :])
+
+    with tf.GradientTape() as tape:  # what the bootstrap is of makes no difference to the gradient's direction
+        outputs = network.on_windows(observation, batch.is_first)
+        value = tf.reduce_sum(tf.gather(outputs.q_tm1, batch.a_tm1[0], batch_dims=1))
+    alone = tape.gradient(value, online)
+    with tf.GradientTape() as tape:
+        loss = q_learning.q_learning(error=lambda error: -error)
+        value, _ = loss(network.on_windows(observation, batch.is_first), batch)
+    for a, b in zip(alone, tape.gradient(value, online)):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_windows_look_at_the_first_state_and_at_the_last_before_a_cut():
+    """Stacked frames of two planes, T = 3: whole, cut after one transition, cut after two."""
+    spec = EnvironmentSpec("x", ArraySpec((2,), np.float32), Discrete(2), num_stacked=2)
+    network = make_networks(spec=spec)
+    for old in network._target.trainable_variables:
+        old.assign_add(tf.ones_like(old))
+    observation = np.random.default_rng(1).normal(size=(5, 3, 2)).astype(np.float32)
+    is_first = np.zeros((4, 3), bool)
+    is_first[2, 1] = is_first[3, 2] = True
+    found = network.on_windows(tf.constant(observation), tf.constant(is_first))
+    assert found.num_valid.numpy().tolist() == [3, 1, 2]
+    nothing = tf.zeros([1, 1], tf.bool)
+    for column, last in enumerate([3, 1, 2]):
+        first, end = observation[:2, [column]], observation[last : last + 2, [column]]
+        np.testing.assert_allclose(found.q_tm1[column], network(first, nothing).q[0, 0], atol=1e-6)
+        np.testing.assert_allclose(found.q_t[column], network(end, nothing).q[0, 0], atol=1e-6)
+        np.testing.assert_allclose(found.target_q_t[column], network._target(end, nothing).q[0, 0], atol=1e-6)
+    assert np.abs(found.q_t - found.target_q_t).max() > 0.1
+
+
+def test_dueling_is_value_plus_advantages_less_their_mean():
+    network = make_networks(is_dueling=True)._online
+    observation, nothing = tf.ones([1, 4, 3]), tf.zeros([1, 4], tf.bool)
+    before = network(observation, nothing).q
+    bias = network._advantage[-1].bias
+    bias.assign_add([5.0, 5.0])  # of all advantages: says nothing
+    np.testing.assert_allclose(network(observation, nothing).q, before, atol=1e-5)
+    network._value[-1].bias.assign_add([5.0])
+    np.testing.assert_allclose(network(observation, nothing).q, before + 5.0, atol=1e-5)
+    bias.assign_add([2.0, 0.0])
+    np.testing.assert_allclose(network(observation, nothing).q, before + np.array([6.0, 4.0]), atol=1e-5)
+
+
+def test_the_same_seed_makes_the_same_network_and_another_another():
+    one, same, other = (q_values.make(SPEC, torso="mlp", is_dueling=True, seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one.trainable_variables, same.trainable_variables))
+    assert not all(np.array_equal(a, b) for a, b in zip(one.trainable_variables, other.trainable_variables))

@@ -1,0 +1,132 @@
+"""DQN through real processes: it learns, is ended and resumed, keeps its samples per insert; and in lockstep."""
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import lockstep
+from impala.agents import q_learning
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
+from tests.programs.running import interrupted_and_resumed, rows, run
+
+DQN = ["train", "--config", "configs/dqn_catch.yaml"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
+    folder = tmp_path_factory.mktemp("runs") / "dqn"
+    return folder, *interrupted_and_resumed(folder, *DQN)
+
+
+def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["evaluation_mean"]) >= 0.95 and float(last["return_mean"]) < 0.95, "training episodes explore"
+    assert int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert last["skipped_updates"] == "0" and last["unsound_chunks"] == "0"
+
+
+def test_a_resumed_run_says_that_it_refills_its_replay_and_does_before_it_learns(runs):
+    folder, interrupted, result = runs
+    assert "the first update waits until the policy has played 1,000 transitions into the replay table" in result.stdout
+    resumed = [row for row in rows(folder) if float(row["wall_seconds"]) > float(interrupted["wall_seconds"])]
+    first = next(row for row in resumed if int(row["updates"]) > int(interrupted["updates"]))
+    assert int(first["frames"]) >= int(interrupted["frames"]) + 950, "what it plays meanwhile counts"
+    assert int(first["replay_size"]) >= 1_000
+
+
+def test_samples_per_insert_are_held_to_two_percent(runs):
+    folder, _, _ = runs
+    held = [float(row["samples_per_insert"]) for row in rows(folder) if row["samples_per_insert"]]
+    assert held[-1] == pytest.approx(4.0, rel=0.02)
+
+
+def test_rows_tell_of_exploration_replay_and_errors_and_not_of_a_policy(runs):
+    folder, _, _ = runs
+    last = rows(folder)[-1]
+    assert 0.05 <= float(last["exploration_epsilon"]) < 1.0 and float(last["td_error"]) > 0
+    assert float(last["replay_lag_mean"]) > 50, "the age of what is sampled"
+    assert not last["lag_mean"] and not last["entropy"] and not last["kl_mu_pi"]
+    assert float(last["actor_environment_fraction"]) > 0 and float(last["learner_wait_fraction"]) < 1
+
+
+def test_it_is_evaluated_and_exported(runs, tmp_path):
+    folder, _, _ = runs
+    result = run("evaluate", folder, "--episodes", 32)
+    assert result.returncode == 0 and float(result.stdout.split()[0]) > 0.8, result.stderr
+    result = run("export", folder, "--output", tmp_path / "model")
+    assert result.returncode == 0, result.stderr
+    import tensorflow as tf
+
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    answer = model.act(tf.zeros([1, 2, 10, 5]), tf.ones([1, 2], tf.bool))
+    assert set(answer) == {"q"} and answer["q"].shape == (2, 3)
+
+
+def make_lockstep(**overrides):
+    numbers = {
+        "replay.min_size": 100, "agent.target_period": 7, "total_frames": 600, "actor.num_environments": 4,
+    }  # fmt: skip
+    return lockstep.of(config_lib.load("configs/dqn_catch.yaml", numbers | overrides))
+
+
+def weights(network):
+    return [variable.numpy() for variable in network.trainable_variables]
+
+
+def test_the_target_network_is_an_older_copy_bit_for_bit():
+    training = make_lockstep()
+    old, past = weights(training.network), {}
+    for update in training.updates():
+        target = weights(training.network._target)
+        assert len(past) == update.index - 1
+        past[update.index] = weights(training.network)
+        copied = update.index - update.index % 7
+        expected = past[copied] if copied else old
+        assert all(np.array_equal(a, b) for a, b in zip(target, expected))
+    assert len(past) == 63
+
+
+def test_the_same_seed_gives_the_same_weights():
+    def final(**overrides):
+        training = make_lockstep(**overrides)
+        for _ in training.updates():
+            pass
+        training.close()
+        return weights(training.network)
+
+    one, same, other = final(), final(), final(seed=1)
+    assert all(np.array_equal(a, b) for a, b in zip(one, same))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert():
+    training = make_lockstep()
+    for update in training.updates():
+        inserted = training.replay.num_inserted
+        assert inserted >= 100
+        assert update.index * 32 == pytest.approx((inserted - 100) * 4, abs=4 * 4 + 32)
+
+
+@pytest.mark.parametrize("frames, expected", [
+    (0, 1.0), (1000, 1.0), (26_000, 0.525), (51_000, 0.05), (300_000, 0.05),
+])  # fmt: skip
+def test_exploration_falls_from_the_first_update_on(frames, expected):
+    config = config_lib.load("configs/dqn_catch.yaml")
+    spec = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), Discrete(3))
+    assert q_learning.make_exploration(config, spec)(frames) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--environment.name", "Pendulum-v1", "--network.torso", "mlp"], "agent.name: 'q_learning' values every action"),
+    (["--replay.size", "1000000000000"], "replay.size"),
+    (["--replay.min-size", "200_000"], "replay.min_size=200000 > replay.size=100000"),
+    (["--agent.name", "actor_critic"], "agent.name='actor_critic': not with program=dqn; expected q_learning"),
+    (["--loss.correction", "vtrace"], "loss.correction=vtrace: not with agent.name=q_learning"),
+])  # fmt: skip
+def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments, expected, tmp_path):
+    result = run(*DQN, "--run", tmp_path / "run", *arguments, timeout=60)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and expected in result.stderr
+    assert not (tmp_path / "run").exists()
