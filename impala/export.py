@@ -4,10 +4,11 @@
     model.act(frames, is_first)                                                    → {"logits": [N, A], "value": [N]}
     model.act(observation, is_first, last_action, last_reward, core_state)         → also {"core_state": [N, …]}
 
-Of an agent that learns action values it is {"q": [N, A]}. The second form is that of a network with a core; logits are the parameters that `impala.distributions` describes where
+The second form is that of a network with a core; logits are the parameters that `impala.distributions` describes where
 actions are not discrete, and with PopArt the value is [N, K], of every task. `frames` [k, N, …] are the last k
 observations of N environments, the oldest first, zero where they are older than the episode; is_first [1, N];
-last_action and last_reward [1, N] led to the last observation; core_state is zero at first.
+last_action and last_reward [1, N] led to the last observation; core_state is zero at first. Where action values are
+learned the answer is {"q": [N, A]}.
 """
 
 import json

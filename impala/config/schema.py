@@ -72,7 +72,8 @@ class Config(Model):
             return build(data)
         agents, agent = uses.AGENTS[program], data.get("agent")
         if isinstance(agent, dict) and agent.get("name", agents[0]) in uses.ALL_AGENTS - {*agents}:
-            raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {' or '.join(agents)}")
+            expected = " or ".join(agents)
+            raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
         own = {"agent": {"name": agents[0]}} | _DEFAULTS_OF[program]
         sections = {name: data.get(name, {}) for name in own}
         if not all(isinstance(section, dict) for section in sections.values()):
