@@ -71,7 +71,7 @@ class Config(Model):
         if not isinstance(program, str) or program not in _DEFAULTS_OF:
             return build(data)
         agents, agent = uses.AGENTS[program], data.get("agent")
-        if isinstance(agent, dict) and agent.get("name", agents[0]) in uses.ALL_AGENTS - {*agents}:
+        if isinstance(agent, dict) and agent.get("name") in [name for name in uses.ALL_AGENTS if name not in agents]:
             expected = " or ".join(agents)
             raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
         own = {"agent": {"name": agents[0]}} | _DEFAULTS_OF[program]
