@@ -90,8 +90,10 @@ def test_names_that_cannot_be_served_are_refused(names, words):
 
 
 def test_the_programs_nodes_serve_what_others_call():
-    from impala.nodes import central_node, learner_node, trainer_node
+    from impala.nodes import central_node, learner_node, solo_node, trainer_node
 
-    assert set(learner_node.LearnerNode.RPCS) == {"get_weights", "frames", "report", "status"}
-    assert set(central_node.CentralNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "act"}
-    assert set(trainer_node.TrainerNode.RPCS) == {"get_weights", "frames", "report", "status", "address", "predict", "train"}
+    learners = {"get_weights", "frames", "report", "evaluated", "status"}
+    assert set(learner_node.LearnerNode.RPCS) == learners
+    assert set(central_node.CentralNode.RPCS) == learners | {"address", "act"}
+    assert set(trainer_node.TrainerNode.RPCS) == learners | {"address", "predict", "train"}
+    assert set(solo_node.SoloNode.RPCS) == learners
