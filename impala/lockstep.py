@@ -194,7 +194,7 @@ class ReplayLockstep:
 
 def of(config: Config):
     """Returns the configured program in lockstep: `Lockstep`, or `ReplayLockstep` for one that replays alone."""
-    return ReplayLockstep(config) if config.has_use_for("replay.min_size") else Lockstep(config)
+    return ReplayLockstep(config) if config.replays_alone else Lockstep(config)
 
 
 def mean_return(updates: Iterator[Update], *, target: float | None = None, window: int = 100) -> float:

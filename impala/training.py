@@ -90,7 +90,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     if table_mb["queue"]:
         _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
     if table_mb["replay"]:
-        _tell(f"replay takes at most {table_mb['replay']:.0f} MB; compressed, frames take far less")
+        and_disk = ", and twice that of disk" if config.replay.checkpoint_minutes else ""
+        _tell(f"replay takes at most {table_mb['replay']:.0f} MB{and_disk}; compressed, frames take far less")
     make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
     program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
     learners = []
@@ -118,6 +119,9 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
 
     with dashboard.Dashboard(folder.name, total_frames=config.total_frames) as screen:
         said: set[str] = set()
+        members = {}
+        if len(learners) > 1:
+            members = {_first_learner(config, index): config.member_name(index) for index in range(len(learners))}
 
         def say_once(key: str, words: str):
             if key not in said:
@@ -126,10 +130,9 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
 
         def on_tick():
             nodes = processes.nodes()
-            for index in range(len(learners)):
-                name = _first_learner(config, index)
-                for words in nodes[name].facts.get("says", []) if name in nodes else []:
-                    say_once(name + words, words if len(learners) == 1 else f"{config.member_name(index)}: {words}")
+            for name, node in nodes.items():
+                for words in node.facts.get("says", []):
+                    say_once(name + words, f"{members[name]}: {words}" if name in members else words)
             screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes)))
 
         queue_is_in = "table" if config.program == "impala" else "learner"
@@ -193,12 +196,11 @@ def _table_mb(config, spec) -> dict[str, float]:
     from impala.nodes import estimates
     from impala.types import num_bytes
 
-    chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
-    if config.has_use_for("replay.min_size"):  # its windows share their steps
-        chunk_mb = estimates.step_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
+    chunk = agents.of(config).make_chunk_spec(config, spec)
+    chunk_mb = (estimates.step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
     budget = estimates.budget_mb()  # learner, actors and system need some
-    replayed = config.has_use_for("replay.min_size") or config.replay.fraction
+    replayed = config.replays_alone or config.replay.fraction
     sizes = {
         "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),
         "replay.size": config.replay.size * bool(replayed),

@@ -66,7 +66,7 @@ class WindowWriter:
     def _write(self, step: Step, action: np.ndarray, is_window: np.ndarray) -> None:
         version = np.int64(self._version)
         columns = (step.observation, step.is_first, action, step.reward, step.discount)
-        if not np.isfinite(step.reward).all() or not np.isfinite(step.observation).all():
+        if not _are_finite(step.reward, step.observation):
             raise ValueError(f"a step of {Origin(*self._origins[0])}, or beside it, holds a value that is not finite")
         self._sink(
             [
@@ -75,6 +75,10 @@ class WindowWriter:
             ],
             is_window,
         )
+
+
+def _are_finite(*arrays: np.ndarray) -> bool:
+    return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
 
 
 class TableWindows:

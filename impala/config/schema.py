@@ -143,6 +143,11 @@ class Config(Model):
         """Returns whether a dotted key says something to this program with this agent."""
         return uses.is_of_program(key, self.program) and uses.is_of_agent(key, self.agent.name)
 
+    @property
+    def replays_alone(self) -> bool:
+        """Whether all that is trained on comes from a replay table, as windows that share their steps."""
+        return self.has_use_for("replay.min_size")
+
     def _check_dqn(self) -> None:
         """What one process with a replay table has."""
         replay, batch_size = self.replay, self.learner.batch_size

@@ -9,6 +9,7 @@ import launchpad as lp
 from launchpad.nodes import base
 
 from impala.launching import processes
+from impala.launching.keeping import Keeper
 
 
 class TableHandle(base.Handle):
@@ -24,11 +25,16 @@ class TableHandle(base.Handle):
 
 
 class TableNode(lp.PyNode):
-    """Serves what `make_tables` returns until the program stops."""
+    """Serves what `make_tables` returns until the program stops.
 
-    def __init__(self, make_tables: Callable[[], Sequence], index: int = 0):
+    Args:
+      index: of this server.
+      keeper: of a copy on disk, if there is to be one: read at the start, written at its period and at the end.
+    """
+
+    def __init__(self, make_tables: Callable[[], Sequence], index: int = 0, *, keeper: Keeper | None = None):
         super().__init__(self.run)
-        self._make_tables, self._index = make_tables, index
+        self._make_tables, self._index, self._keeper = make_tables, index, keeper
         self._address = lp.Address("reverb")
         self.allocate_address(self._address)
 
@@ -41,8 +47,24 @@ class TableNode(lp.PyNode):
 
         port = lp.get_port_from_address(self._address.resolve())
         processes.check_port_is_free(port)  # two Reverb servers on one port both start and share the connections
-        server = reverb.Server(self._make_tables(), port=port)
-        processes.begin(stop)
-        stop.wait()
+        if self._keeper is None:
+            server = reverb.Server(self._make_tables(), port=port)
+            processes.begin(stop)
+            stop.wait()
+        else:
+            server, words = self._keeper.serve(self._make_tables, port)
+            stop.note(says=words)
+            processes.begin(stop)
+            self._keep(server, stop)
         server.stop()
         processes.finish()
+
+    def _keep(self, server, stop) -> None:
+        """Copies the tables at their period and at the end, and tells the launcher where that fails."""
+        is_last = False
+        while not is_last:
+            is_last = stop.wait(self._keeper.seconds)
+            stop.doing = "saving"
+            error = self._keeper.save(server)
+            stop.doing = "running"
+            stop.note(copy_error=error)

@@ -44,6 +44,7 @@ class Notices:
             found[f"{name} silent"] = self._silence(name, node, doing[name])
             found[f"{name} memory"] = self._memory_growth(name, node)
             found[f"{name} checkpoint"] = _checkpoint(node.facts)
+            found[f"{name} copy"] = _copy(node.facts)
             found[f"{name} disk"] = _disk(node.facts)
             found[f"{name} logs"] = _logs(node.facts)
             found[f"{name} units"] = _silent_units(node.facts)
@@ -80,6 +81,15 @@ def _checkpoint(facts: Mapping[str, Any]) -> str | None:
     return (
         f"no checkpoint could be written for {facts.get('failing_seconds', 0):.0f} s ({facts['save_error']}); "
         f"if the run ended now, it would lose {_unsaved(facts)}"
+    )
+
+
+def _copy(facts: Mapping[str, Any]) -> str | None:
+    if not facts.get("copy_error"):
+        return None
+    return (
+        f"the replay table could not be copied to disk ({facts['copy_error']}); a run that is resumed would begin with "
+        "an older copy, or with none"
     )
 
 

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala.networks import torsos
+from impala.networks.target import Pair
 from impala.networks.torsos import Features, Torso
 from impala.types import EnvironmentSpec
 
 _STREAM_UNITS = 512  # of a dueling stream's hidden layer
+
 
 class Outputs(NamedTuple):
     """What a network says of n observations of B environments."""
@@ -68,27 +70,19 @@ class QValues(tf.Module):
         return (outputs.q[0],)
 
 
-class WithTarget(tf.Module):
-    """`online` values, and those of `target`, a network of the same shape that starts as a copy and is not trained."""
+class WithTarget(Pair):
+    """Two `QValues`; acting asks the online one alone."""
 
-    core_state_shape = None
+    _online: QValues
+    _target: QValues
 
     def __init__(self, online: QValues, target: QValues, *, num_stacked: int):
-        super().__init__("with_target")
-        self._online, self._target, self._num_stacked = online, target, num_stacked
-        self.renew()
-
-    @property
-    def trainable_variables(self):
-        return self._online.trainable_variables
+        super().__init__(online, target)
+        self._num_stacked = num_stacked
 
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
         """Applies `online`; see `QValues`."""
         return self._online(observation, is_first)
-
-    def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
-        """See `QValues`."""
-        return self._online.numbers(outputs)
 
     def on_windows(self, observation: tf.Tensor, is_first: tf.Tensor) -> Windows:
         """Applies both where a window begins and ends.
@@ -103,11 +97,6 @@ class WithTarget(tf.Module):
         last = _stack_at(observation, num_valid, k)
         q_t, target_q_t = (network(last, is_start).q[0] for network in (self._online, self._target))
         return Windows(first.q[0], q_t, target_q_t, num_valid, first.hidden)
-
-    def renew(self) -> None:
-        """Copies the parameters of `online` into `target`."""
-        for old, new in zip(self._target.trainable_variables, self._online.trainable_variables, strict=True):
-            old.assign(new)
 
 
 def _stack_at(observation: tf.Tensor, time: tf.Tensor, num_stacked: int) -> tf.Tensor:

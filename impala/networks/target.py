@@ -18,10 +18,10 @@ class TargetOutputs(NamedTuple):
     target_logits: tf.Tensor  # [n, B, A], of the copy
 
 
-class WithTarget(tf.Module):
-    """Applies `online`, and `target`, a network of the same shape, which starts as a copy; only `online` is trained."""
+class Pair(tf.Module):
+    """`online` and `target`, networks of the same shape; the second starts as a copy, and only the first is trained."""
 
-    def __init__(self, online: ActorCritic, target: ActorCritic):
+    def __init__(self, online, target):
         super().__init__("with_target")
         self._online, self._target = online, target
         self.renew()
@@ -34,6 +34,22 @@ class WithTarget(tf.Module):
     def core_state_shape(self):
         return self._online.core_state_shape
 
+    def numbers(self, outputs) -> tuple[tf.Tensor, ...]:
+        """Returns what acting needs of `online`'s outputs; of the copy nothing."""
+        return self._online.numbers(outputs)
+
+    def renew(self) -> None:
+        """Copies the parameters of `online` into `target`."""
+        for old, new in zip(self._target.trainable_variables, self._online.trainable_variables, strict=True):
+            old.assign(new)
+
+
+class WithTarget(Pair):
+    """Two actor-critic networks of which both are applied."""
+
+    _online: ActorCritic
+    _target: ActorCritic
+
     @property
     def distribution(self):
         return self._online.distribution
@@ -42,15 +58,6 @@ class WithTarget(tf.Module):
         """Applies both to the inputs of an `ActorCritic`."""
         return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)
 
-    def numbers(self, outputs: TargetOutputs) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `ActorCritic`; of the copy nothing."""
-        return self._online.numbers(outputs)
-
     def observe_targets(self, *columns) -> None:
         """Brings PopArt's moments up to date; of the copy only the policy is looked at."""
         self._online.observe_targets(*columns)
-
-    def renew(self) -> None:
-        """Copies the parameters of `online` into `target`."""
-        for old, new in zip(self._target.trainable_variables, self._online.trainable_variables, strict=True):
-            old.assign(new)

@@ -78,7 +78,6 @@ class EvaluatorNode:
         self._count, self._evaluated = self._count + 1, weights.version
         means = {name: sum(of_task) / len(of_task) for name, of_task in played.items()}
         fitness = scores.fitness(means)
-        self._ask(self._learner.futures.evaluated, sum(means.values()) / len(means))
         try:
             for name, of_task in played.items():
                 evaluations.append(
@@ -90,8 +89,8 @@ class EvaluatorNode:
                 )
                 self._best_fitness = fitness
         except (OSError, tf.errors.OpError) as error:  # a full disk, say: training goes on
-            logging.error("evaluation of update %d is lost: %s", weights.version, error)
-            return None
+            logging.error("evaluation of update %d could not be kept: %s", weights.version, error)
+        self._ask(self._learner.futures.evaluated, sum(means.values()) / len(means))  # last: it may end the run
         logging.info("update %d: %.2f", weights.version, fitness)
         return means
 

@@ -1,7 +1,5 @@
 """What runs where one process acts and learns."""
 
-import logging
-
 from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
@@ -24,24 +22,29 @@ class SoloNode(WithLearner):
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
         self._config, self._spec, self._run = config, spec, run
         self.learning = learning = LearnerNode(config, spec, run, make_source=feeding.from_replay, table=table)
-        from impala.acting import actors
+        from impala.acting import actors, policies
+        from impala.replay import sources, tables
 
-        table.server_info(timeout=60)  # a writer would wait for a missing server for ever
+        while (info := sources.info_of(table, tables.REPLAY)) is None:  # it may read a large copy; a writer would hang
+            if learning.stop.wait(1.0):
+                raise RuntimeError("stopped before the replay table answered")
         self._exploration, self._crew = agents.of(config).make_exploration(config, spec), None
+        # The network that learns also acts: while an update is under way, some of its parameters may be newer.
+        self._outputs = policies.with_version(
+            policies.network_outputs(learning.learner.network), lambda: learning.learner.num_updates
+        )
         self._lanes, self._sinks = [], []
         for lane in range(config.actor.num_lanes):
             self._add_lane(lane, table)
         seeds = (lane_seed(config, run.incarnation, 0, lane) for lane in range(config.actor.num_lanes))
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
-        learning.jobs += [
-            Periodically(0.0, self._keep_acting), Periodically(1.0, self._report),
-        ]  # fmt: skip
+        learning.jobs += [Periodically(0.0, self._keep_acting), Periodically(1.0, self._report)]
         learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
         if frames := learning.frames():
-            words = (
-                f"resumed after {frames:,} frames: the first update waits until the policy has played "
-                f"{config.replay.min_size:,} transitions into the replay table"
-            )
+            size, min_size = info.current_size, config.replay.min_size
+            words = f"resumed after {frames:,} frames with {size:,} transitions in the replay table"
+            if size < min_size:
+                words += f": the first update waits until the policy has played {min_size:,}"
             learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
 
     def _epsilon(self) -> float:
@@ -59,11 +62,6 @@ class SoloNode(WithLearner):
             table, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
             should_stop=self._should_stop,
         )  # fmt: skip
-        if not self._lanes:
-            # The network that learns also acts: while an update is under way, some of its parameters may be newer.
-            self._outputs = policies.with_version(
-                policies.network_outputs(learning.learner.network), lambda: learning.learner.num_updates
-            )
         policy = policies.make(
             self._outputs, self._spec, n, seed=seed,
             behaviour=agent.make_behaviour(config, self._spec, explore=self._epsilon),
@@ -107,4 +105,3 @@ class SoloNode(WithLearner):
         finally:
             if self._crew is not None:
                 self._crew.close()
-            logging.info("acting has ended")

@@ -20,6 +20,7 @@ import launchpad as lp
 
 from impala import agents
 from impala.config import Config
+from impala.launching.keeping import Keeper
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
 from impala.nodes import learner_group
@@ -43,8 +44,17 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
             batch_size=config.learner.batch_size,
         )]  # fmt: skip
 
-    table = program.add_node(TableNode(make_tables), "table")
+    table = program.add_node(TableNode(make_tables, keeper=_keeper(config, spec, run)), "table")
     (learner,) = learner_group.add(program, 1, lambda *_: RpcNode(SoloNode, config, spec, run, table=table))
     if config.evaluator.num_episodes:
         program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
     return program
+
+
+def _keeper(config: Config, spec: EnvironmentSpec, run: Run) -> Keeper | None:
+    replay = config.replay
+    if replay.checkpoint_minutes is None:
+        return None
+    chunk = agents.of(config).make_chunk_spec(config, spec)
+    settings = repr((chunk, replay.size, replay.min_size, replay.samples_per_insert, config.learner.batch_size))
+    return Keeper(run.folder / "replay", seconds=60 * replay.checkpoint_minutes, settings=settings)

@@ -118,6 +118,8 @@ class Checks:
         )
         if not is_ours:
             return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
+        if origin.incarnation < source.incarnation:
+            newest = np.inf  # a learner that was resumed may be behind the one whose weights these were
         if not 0 <= version.min() <= version.max() <= newest:
             return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
         self._newest[key] = max(origin.seq, self._newest.get(key, -1))

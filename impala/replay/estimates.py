@@ -1,20 +1,21 @@
 """How much memory a replay table will take when it is full, from how it grows at first."""
 
-_ENOUGH = 500  # chunks
+_ENOUGH = 500
 
 
 class MemoryEstimate:
-    """Extends the line through the first look at a growing table and the first with 500 chunks or more.
+    """Extends the line through the first look at a growing table and the first where it has grown enough.
 
     Compression decides, which nobody knows before chunks are there: the bound that a run prints at its start is that
     of chunks as they are sent.
 
     Args:
-      size: chunks of the full table.
+      size: items of the full table.
+      enough: items to look at; a process also grows by what has nothing to do with them, so few small ones tell little.
     """
 
-    def __init__(self, size: int):
-        self._size, self._first = size, None
+    def __init__(self, size: int, enough: int = _ENOUGH):
+        self._size, self._enough, self._first = size, min(enough, size), None
         self.full_mb: float | None = None
 
     @property
@@ -22,10 +23,10 @@ class MemoryEstimate:
         """Returns whether another look is wanted."""
         return self.full_mb is None
 
-    def look(self, num_chunks: int, resident_mb: float) -> None:
-        """Takes how many chunks the table holds, and the resident megabytes of its process then."""
+    def look(self, num_items: int, resident_mb: float) -> None:
+        """Takes how many items the table holds, and the resident megabytes of its process then."""
         if self._first is None:
-            self._first = num_chunks, resident_mb
-        elif self.is_open and num_chunks >= min(_ENOUGH, self._size) and num_chunks > self._first[0]:
-            per_chunk = max(0.0, resident_mb - self._first[1]) / (num_chunks - self._first[0])
-            self.full_mb = resident_mb + per_chunk * max(0, self._size - num_chunks)
+            self._first = num_items, resident_mb
+        elif self.is_open and num_items >= self._enough and num_items > self._first[0]:
+            per_item = max(0.0, resident_mb - self._first[1]) / (num_items - self._first[0])
+            self.full_mb = resident_mb + per_item * max(0, self._size - num_items)

@@ -141,7 +141,7 @@ class Windows(sources.Fed):
             )
         )
         self._client, self._checks, self._size, self._min_size = client, checks, size, min_size
-        self._memory = MemoryEstimate(size)
+        self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
 
     def counts(self) -> dict[str, int]:
         return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}

@@ -30,11 +30,24 @@ def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
 
 def test_a_resumed_run_says_that_it_refills_its_replay_and_does_before_it_learns(runs):
     folder, interrupted, result = runs
-    assert "the first update waits until the policy has played 1,000 transitions into the replay table" in result.stdout
+    assert "with 0 transitions in the replay table: the first update waits until the policy has played 1,000" in result.stdout
     resumed = [row for row in rows(folder) if float(row["wall_seconds"]) > float(interrupted["wall_seconds"])]
     first = next(row for row in resumed if int(row["updates"]) > int(interrupted["updates"]))
     assert int(first["frames"]) >= int(interrupted["frames"]) + 950, "what it plays meanwhile counts"
     assert int(first["replay_size"]) >= 1_000
+
+
+def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
+    kept = [*DQN, "--run", tmp_path / "run", "--replay.checkpoint-minutes", 60, "--target-return", "null"]
+    first = run(*kept, "--total-frames", 1_200)
+    assert first.returncode == 0 and "twice that of disk" in first.stdout, first.stderr
+    size = int(rows(tmp_path / "run")[-1]["replay_size"])
+    again = run(*kept, "--total-frames", 1_400)
+    assert again.returncode == 0, again.stderr
+    said = next(line for line in again.stdout.splitlines() if "in the replay table" in line)
+    assert "the first update waits" not in said
+    assert size <= int(said.split("with ")[1].split()[0].replace(",", "")) <= size + 8 * 50
+    assert int(rows(tmp_path / "run")[-1]["unsound_chunks"]) == 0
 
 
 def test_samples_per_insert_are_held_to_two_percent(runs):

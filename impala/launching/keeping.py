@@ -1,0 +1,82 @@
+"""Tables that outlive a launch: a copy of them on disk, written by Reverb's checkpointer.
+
+Three of its ways decide what this looks like (dm-reverb 0.14). It removes whatever else lies in its folder, so it has
+one of its own. What it reads back decides sizes and rate limiters, whatever the configuration says by now, so the
+folder is named by the settings that its tables were made with. And a copy that lacks a file counts for nothing, without
+a word, so it is removed and said.
+"""
+
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy, the last one last
+
+
+class Keeper:
+    """Serves tables with what `folder` holds of them, and writes them there.
+
+    Args:
+      folder: of this keeper alone.
+      seconds: between two copies.
+      settings: what the tables are made of; a copy of tables with others is of no use and is removed.
+    """
+
+    def __init__(self, folder: Path, *, seconds: float, settings: str):
+        self.seconds, self._all = seconds, folder
+        self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:12]
+
+    def serve(self, make_tables: Callable[[], Sequence], port: int):
+        """Returns (`reverb.Server`, what is to be said of the copy, if anything)."""
+        import reverb
+        from reverb.platform.checkpointers_lib import DefaultCheckpointer
+
+        words = [self._remove(folder, "it was made with other settings") for folder in _folders(self._all)
+                 if folder != self._folder]  # fmt: skip
+        words += self._remove_broken()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        checkpointer = DefaultCheckpointer(path=str(self._folder))
+        try:
+            server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
+        except Exception as error:  # RuntimeError, ValueError: whatever it makes of a damaged file
+            reason = str(error).strip().splitlines()[0][:200]
+            words.append(self._remove(self._folder, f"it cannot be read ({reason})"))
+            self._folder.mkdir()
+            server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
+        return server, words
+
+    def save(self, server) -> str:
+        """Writes a copy, while which nobody can use the tables; returns what went wrong, "" if nothing did."""
+        started = time.monotonic()
+        try:
+            path = Path(server.localhost_client().checkpoint())
+            error = "" if _is_whole(path) else f"{path} was not left"
+        except Exception as failure:  # a full disk is an IndexError
+            error = str(failure).strip().splitlines()[0][:200]
+        if error:
+            logging.error("the tables could not be copied to disk: %s", error)
+            self._remove_broken()
+        else:
+            logging.info("copied the tables to %s in %.1f s", path, time.monotonic() - started)
+        return error
+
+    def _remove_broken(self) -> list[str]:
+        broken = [folder for folder in _folders(self._folder) if not _is_whole(folder)]
+        return [self._remove(folder, "it lacks a file") for folder in broken]
+
+    def _remove(self, folder: Path, reason: str) -> str:
+        shutil.rmtree(folder, ignore_errors=True)
+        words = f"a copy of the replay table was removed: {reason}"
+        logging.warning("%s: %s", folder, words)
+        return words
+
+
+def _is_whole(copy: Path) -> bool:
+    return all((copy / name).exists() for name in _FILES)
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
