@@ -84,6 +84,7 @@ def _with_room(folder: Path):
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
     from impala.launching import local, processes  # installs the RPC stand-in
+    from impala.launching.roles import Roles
     from impala.nodes.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
@@ -92,16 +93,17 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
     if table_mb["replay"]:
         and_disk = ", and twice that of disk" if config.replay.checkpoint_minutes else ""
         _tell(f"replay takes at most {table_mb['replay']:.0f} MB{and_disk}; compressed, frames take far less")
-    make_program = importlib.import_module(f"impala.programs.{config.program}").make_program
-    program = make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
+    module = importlib.import_module(f"impala.programs.{config.program}")
+    roles = Roles(module.ROLES)
+    program = module.make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
     learners = []
-    for node in program.groups["learner"][:: config.learner.num_learners]:  # the first of each agent
+    for node in program.groups[roles.head][:: config.learner.num_learners]:  # the first of each member
         handle = node.create_handle()
         handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
         learners.append(handle)
     with local.Interrupts() as interrupts:
         with _with_room(run.path):
-            launched = (local.launch_threads if threads else local.launch)(program, run.path)
+            launched = (local.launch_threads if threads else local.launch)(program, run.path, roles)
         try:
             status = _watch(launched, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
         except processes.UsageError as error:  # of a thread; a process ends with that status
@@ -121,7 +123,7 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
         said: set[str] = set()
         members = {}
         if len(learners) > 1:
-            members = {_first_learner(config, index): config.member_name(index) for index in range(len(learners))}
+            members = {_head(processes, config, index): config.member_name(index) for index in range(len(learners))}
 
         def say_once(key: str, words: str):
             if key not in said:
@@ -133,21 +135,21 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
             for name, node in nodes.items():
                 for words in node.facts.get("says", []):
                     say_once(name + words, f"{members[name]}: {words}" if name in members else words)
-            screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes)))
+            screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes, roles)))
 
-        queue_is_in = "table" if config.program == "impala" else "learner"
+        roles, tables_mb = processes.roles, sum(table_mb.values())
         find_notices = Notices(
             patience=lambda doing: beats.patience(doing, config.liveness_seconds), growth=config.memory_growth,
-            allowed_mb={queue_is_in: sum(table_mb.values())},
+            allowed_mb=lambda name: tables_mb * roles.of(name).stores, plays=lambda name: roles.of(name).plays,
         )  # fmt: skip
         return local.supervise(
             processes, interrupts, on_tick, screen.say, liveness_seconds=config.liveness_seconds
         )
 
 
-def _first_learner(config, index: int) -> str:
+def _head(processes, config, index: int) -> str:
     """Returns the node that gathers metrics and checkpoints of a run, or of a member of a population."""
-    return f"learner/{index * config.learner.num_learners}"
+    return f"{processes.roles.head}/{index * config.learner.num_learners}"
 
 
 def _row(learners, say_once) -> dict:
@@ -169,7 +171,7 @@ def _tell_the_end(processes, config, folder: Path) -> None:
     from impala.launching import runs as runs_lib
 
     for index, agent in enumerate(runs_lib.member_folders(folder)):
-        facts = processes.node(_first_learner(config, index)).facts
+        facts = processes.node(_head(processes, config, index)).facts
         if not facts.get("has_trained"):
             continue
         returned = facts.get("return_mean")

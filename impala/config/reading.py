@@ -1,5 +1,6 @@
 """YAML files and command lines in, a validated `Config` out; and back."""
 
+import functools
 import inspect
 import re
 import stat
@@ -190,7 +191,7 @@ def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
 
 
 def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), prefix: str = ""):
-    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(model), flags=re.MULTILINE))
+    comments = _comments(model)
     for name, field in model.model_fields.items():
         key, kind = prefix + (field.alias or name), field.annotation
         kinds = [each for each in (kind, *typing.get_args(kind)) if isinstance(each, type)]
@@ -202,6 +203,11 @@ def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), p
         choices = " | ".join(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else ""
         default = "…" if field.is_required() else _as_yaml(field.default)
         yield key, default, "; ".join(filter(None, [choices, comments.get(name, "")]))
+
+
+@functools.cache  # to read the source takes as long as all else of the command line's configuration
+def _comments(model: type[pydantic.BaseModel]) -> dict[str, str]:
+    return dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(model), flags=re.MULTILINE))
 
 
 def _as_yaml(value: Any) -> str:

@@ -27,12 +27,11 @@ from impala.launching.processes import (
     GRACE_SECONDS,
     NODE_VARIABLE,
 )
+from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
 _HANGING_SECONDS = 4.0  # for the end of a node that has nothing to save, and twice that of a learner that was frozen
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
-# Together, then the next: the learner's last checkpoint comes before the table goes.
-_STOP_ORDER = (("evaluator", "actor"), ("learner",), ("table",))
 
 
 class Interrupts:
@@ -66,8 +65,8 @@ class Interrupts:
 class Processes:
     """The processes of a launched program, by name (`actor/0`, `learner/0`, …), and what is heard of them."""
 
-    def __init__(self, by_name: dict[str, subprocess.Popen], logs: Path, listener: beats.Listener):
-        self.by_name, self._logs, self._listener = by_name, logs, listener
+    def __init__(self, by_name: dict[str, subprocess.Popen], roles: Roles, logs: Path, listener: beats.Listener):
+        self.by_name, self.roles, self._logs, self._listener = by_name, roles, logs, listener
 
     def log(self, name: str) -> Path:
         return self._logs / name
@@ -93,9 +92,9 @@ class Processes:
             time.sleep(1.0)
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
-        """Ends the processes with SIGTERM, role after role; kills what outlives its time, or all when told to."""
-        for roles in _STOP_ORDER:
-            members = {n: p for n, p in self.by_name.items() if n.partition("/")[0] in roles and p.poll() is None}
+        """Ends the processes with SIGTERM, turn after turn; kills what outlives its time, or all when told to."""
+        for turn in self.roles.turns():
+            members = {n: p for n, p in self.by_name.items() if self.roles.of(n).turn == turn and p.poll() is None}
             seconds = {name: self._seconds_to_end(name) for name in members}
             deadlines = {name: time.monotonic() + seconds[name] for name in members}
             for name, process in members.items():
@@ -113,7 +112,7 @@ class Processes:
                 time.sleep(0.05)
 
     def _seconds_to_end(self, name: str) -> float:
-        if not name.startswith("learner/"):
+        if not self.roles.of(name).is_head:
             return _HANGING_SECONDS
         return 2 * _HANGING_SECONDS if self.node(name).is_frozen else GRACE_SECONDS  # an update may take its time
 
@@ -135,10 +134,10 @@ def _kill(processes: Iterable[subprocess.Popen]) -> None:
         process.wait()
 
 
-def launch(program, folder: Path) -> Processes:
+def launch(program, folder: Path, roles: Roles) -> Processes:
     """Launches `program` in processes whose output goes to `folder/logs`.
 
-    Nodes but the learner see no GPU. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
+    Only nodes whose role says so see a GPU. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
     `processes.prepare` has decided what they do.
     """
     logs = folder / "logs"
@@ -163,7 +162,7 @@ def launch(program, folder: Path) -> Processes:
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA's absence
     }  # fmt: skip
     resources = {
-        label: PythonProcess(env=common if label == "learner" else common | {"CUDA_VISIBLE_DEVICES": ""})
+        label: PythonProcess(env=common if roles.of(label).sees_gpu else common | {"CUDA_VISIBLE_DEVICES": ""})
         for label in program.groups
     }
     _keep_signals()
@@ -185,14 +184,14 @@ def launch(program, folder: Path) -> Processes:
         link = logs / (name.replace("/", "-") + ".log")
         link.unlink(missing_ok=True)
         link.symlink_to(name)
-    return Processes(by_name, logs, listener)
+    return Processes(by_name, roles, logs, listener)
 
 
 class Threads:
     """The nodes of a program as threads of this process; as `Processes`, but none can be killed and none has a log."""
 
-    def __init__(self, manager, listener: beats.Listener):
-        self._manager, self._listener = manager, listener
+    def __init__(self, manager, roles: Roles, listener: beats.Listener):
+        self._manager, self.roles, self._listener = manager, roles, listener
         self._futures = {
             f"{label}/{index}": worker.future
             for label, workers in manager._active_workers.items()
@@ -230,7 +229,7 @@ class Threads:
         """Does nothing: a thread ends with its process."""
 
 
-def launch_threads(program, folder: Path) -> Threads:
+def launch_threads(program, folder: Path, roles: Roles) -> Threads:
     """Launches `program` in threads of this process, to be debugged; slower, since they share the interpreter."""
     import launchpad as lp
 
@@ -239,7 +238,7 @@ def launch_threads(program, folder: Path) -> Threads:
     listener = beats.Listener()
     os.environ[beats.ADDRESS_VARIABLE] = listener.address
     manager = lp.launch(program, "local_mt")
-    return Threads(manager, listener)
+    return Threads(manager, roles, listener)
 
 
 def _new_token(folder: Path) -> None:
@@ -301,17 +300,15 @@ def supervise(
 def _silent(processes: Processes | Threads, seconds: float) -> str | None:
     """Returns the name of the node that has been silent for longest, of those that are for more than `seconds`."""
     nodes = processes.nodes()
-    limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes).items()}
+    limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes, processes.roles).items()}
     late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
     return max(late, key=late.get, default=None)
 
 
-def doing_of(nodes: Mapping[str, beats.Node]) -> dict[str, str]:
-    """Returns what each node does; while a learner saves, those that it sums with wait for it, and do so too."""
-    doing = {name: node.doing for name, node in nodes.items()}
-    if any(what == "saving" for name, what in doing.items() if name.startswith("learner/")):
-        doing |= {name: "saving" for name in doing if name.startswith("learner/")}
-    return doing
+def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:
+    """Returns what each node does; while one that has the weights saves, its peers wait for it, and do so too."""
+    doing, heads = {name: node.doing for name, node in nodes.items()}, roles.heads(nodes)
+    return doing | dict.fromkeys(heads, "saving") if any(doing[name] == "saving" for name in heads) else doing
 
 
 def _end_silent(processes: Processes | Threads, name: str, interrupts: Interrupts, say: Callable[[str], None]) -> int:
@@ -331,27 +328,28 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     else:
         time.sleep(_TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
     ended = {} if was_interrupted else processes.ended()
-    # Only a learner may end by itself, and it does so with status 0 when all is done.
-    failed = {name: status for name, status in ended.items() if status != 0 or not name.startswith("learner/")}
+    # Only who has the weights may end by itself, and does so with status 0 when all is done.
+    roles, first = processes.roles, f"{processes.roles.head}/0"
+    failed = {name: status for name, status in ended.items() if status != 0 or not roles.of(name).is_head}
     # Several learners are done together; the first still has its checkpoint to write.
-    is_done = was_interrupted or ended.get("learner/0") == 0
-    is_done |= not failed and any(name.startswith("learner/") for name in ended)
+    is_done = was_interrupted or ended.get(first) == 0
+    is_done |= not failed and bool(roles.heads(ended))
     if failed and not is_done:
-        say(f"{_worst(failed)} failed; stopping the rest")
+        say(f"{_worst(failed, first)} failed; stopping the rest")
     processes.stop(should_kill=lambda: interrupts.count > 1)
     if interrupts.count > 1:
         return EXIT_INTERRUPTED
     ended = processes.ended()
-    learners = {name: status for name, status in ended.items() if name.startswith("learner/")}
+    heads = {name: ended[name] for name in roles.heads(ended)}
     if not (was_interrupted or is_done):
         return _report(processes, failed or ended)
     # Of a population each has its own last checkpoint, unless it had nothing to save yet.
-    began = {name for name in learners if _has_begun(processes, name, learners[name])}
+    began = {name for name in heads if _has_begun(processes, name, heads[name])}
     if was_interrupted and not began:
         say("interrupted before the first update: there is nothing new to save")
         return EXIT_INTERRUPTED
-    lost = {name: learners[name] for name in began if learners[name] != 0}
-    return _report(processes, lost or failed or ended) if lost or not learners else 0
+    lost = {name: heads[name] for name in began if heads[name] != 0}
+    return _report(processes, lost or failed or ended) if lost or not heads else 0
 
 
 def _has_begun(processes: Processes | Threads, name: str, status: int) -> bool:
@@ -369,7 +367,7 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
     if not failed:
         _tell("the nodes did not stop in time; the run's last checkpoint may be missing")
         return EXIT_FAILED
-    name = _worst(failed)
+    name = _worst(failed, f"{processes.roles.head}/0")
     status = failed[name]
     words = processes.node(name).facts.get("last_words")
     if status == EXIT_USAGE:
@@ -393,8 +391,8 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _worst(failed: dict[str, int]) -> str:
-    return min(failed, key=lambda name: (failed[name] == EXIT_TRY_AGAIN, name != "learner/0", name))
+def _worst(failed: dict[str, int], first: str) -> str:
+    return min(failed, key=lambda name: (failed[name] == EXIT_TRY_AGAIN, name != first, name))
 
 
 def _end_of_log(log: Path) -> str:

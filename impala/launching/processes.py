@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from impala.launching import beats
+from impala.launching.roles import Role
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
@@ -44,27 +45,27 @@ def say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def prepare(role: str, index: int = 0) -> beats.Pulse:
+def prepare(role: Role, index: int = 0) -> beats.Pulse:
     """Prepares the process of a node and returns what asks it to stop, and tells the launcher that it lives.
 
     SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
     SIGTERM ends the process at once until `begin`: there is nothing to save yet, and what a node waits for while it
     starts hears no signal handler of Python's. An exception that nobody takes ends it at once too, past threads of
     Reverb's that hold the interpreter's own end up for a minute. The process is named after its role and ends with its
-    launcher: a learner as after SIGTERM, any other at once, even while an environment keeps the interpreter to itself.
-    In a thread (tests, `local_mt`) nothing is done to the process.
+    launcher: one that has the weights as after SIGTERM, any other at once, even while an environment keeps the
+    interpreter to itself. In a thread (tests, `local_mt`) nothing is done to the process.
     """
     import launchpad as lp
 
     global _pulse
-    pulse = _of_thread.pulse = beats.Pulse(f"{role}/{index}", lp.stop_event())
+    pulse = _of_thread.pulse = beats.Pulse(f"{role.name}/{index}", lp.stop_event())
     if threading.current_thread() is not threading.main_thread() or not os.environ.get(NODE_VARIABLE):
         pulse.beat()
         return pulse
     _pulse = pulse
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, pulse.name.encode()[:15], 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if role == "learner" else signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if role.is_head else signal.SIGKILL, 0, 0, 0)
     launcher = int(os.environ[NODE_VARIABLE])
     if os.getppid() != launcher:
         finish(EXIT_TRY_AGAIN)  # the launcher died before it could be noticed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import launchpad as lp
 from launchpad.nodes import base
 
-from impala.launching import processes
+from impala.launching import processes, roles
 from impala.launching.keeping import Keeper
 
 
@@ -42,7 +42,7 @@ class TableNode(lp.PyNode):
         return self._track_handle(TableHandle(self._address))
 
     def run(self) -> None:
-        stop = processes.prepare("table", self._index)
+        stop = processes.prepare(roles.TABLE, self._index)
         import reverb
 
         port = lp.get_port_from_address(self._address.resolve())

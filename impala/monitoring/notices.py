@@ -26,11 +26,15 @@ class Notices:
       patience: (what a node does) → seconds of silence that end the run.
       growth: of a node's memory beyond half a gigabyte, as a share of what it was when the node had begun, that is
         worth a notice.
-      allowed_mb: by role, what its memory is meant to grow by besides.
+      allowed_mb: (name of a node) → what its memory is meant to grow by besides.
+      plays: (name of a node) → whether it plays environments, which may hang and leak.
     """
 
-    def __init__(self, *, patience: Callable[[str], float], growth: float, allowed_mb: Mapping[str, float]):
-        self._patience, self._growth, self._allowed = patience, growth, allowed_mb
+    def __init__(
+        self, *, patience: Callable[[str], float], growth: float, allowed_mb: Callable[[str], float],
+        plays: Callable[[str], bool],
+    ):  # fmt: skip
+        self._patience, self._growth, self._allowed_mb, self._plays = patience, growth, allowed_mb, plays
         self._began_mb: dict[str, float] = {}
         self._last: dict[str, str] = {}
 
@@ -60,7 +64,7 @@ class Notices:
             who = "" if node.doing == doing else "waiting for a peer that is "
             return f"{name} has been {who}writing a checkpoint for {seconds:.0f} s"
         what = "nothing is heard of its process" if node.is_frozen else "it runs, but its loop makes no step"
-        if not node.is_frozen and name.startswith("actor/"):
+        if not node.is_frozen and self._plays(name):
             what += ": an environment that hangs?"
         return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._patience(doing):.0f} s the run ends"
 
@@ -68,10 +72,10 @@ class Notices:
         if node.doing == "starting" or not node.rss_mb:
             return None
         began_mb = self._began_mb.setdefault(name, node.rss_mb)
-        growth = node.rss_mb - began_mb - self._allowed.get(name.partition("/")[0], 0.0)
+        growth = node.rss_mb - began_mb - self._allowed_mb(name)
         if growth < _USUAL_GROWTH_MB + self._growth * began_mb:
             return None
-        whose = "; its environment may leak" if name.startswith("actor/") else ""
+        whose = "; its environment may leak" if self._plays(name) else ""
         return f"{name}'s memory grew from {began_mb:,.0f} to {node.rss_mb:,.0f} MB since it began{whose}"
 
 

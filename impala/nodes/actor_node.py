@@ -18,10 +18,10 @@ class ActorNode:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
-        from impala.launching import processes
+        from impala.launching import processes, roles
         from impala.learning.weights import Fetcher, assign_weights
 
-        self._stop = processes.prepare("actor", run.member * config.actor.num_actors + index)
+        self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._run, self._index = config, spec, run, index
         self._reports = reports

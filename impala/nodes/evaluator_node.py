@@ -18,10 +18,10 @@ class EvaluatorNode:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, learner):
-        from impala.launching import processes
+        from impala.launching import processes, roles
         from impala.learning import checkpoints
 
-        self._stop = processes.prepare("evaluator", run.member)
+        self._stop = processes.prepare(roles.EVALUATOR, run.member)
         processes.set_tensorflow_threads(1)
         self._config, self._folder, self._learner = config, run.folder, learner
         self._network = agents.of(config).make_network(config, spec, on_cpu=True)

@@ -32,10 +32,10 @@ class LearnerNode:
         self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *,
         make_source: Callable = feeding.from_tables, table=None, peers: Sequence[str] = (),
     ):  # fmt: skip
-        from impala.launching import processes
+        from impala.launching import processes, roles
 
         process = run.member * config.learner.num_learners + index
-        self.stop = processes.prepare("learner", process)  # before the seconds that the imports take
+        self.stop = processes.prepare(roles.LEARNER, process)  # before the seconds that the imports take
         import tensorflow as tf
 
         from impala.learning import weights

@@ -21,9 +21,9 @@ class RemoteActorNode(abc.ABC):
     _tells_episodes = True  # False where they are counted elsewhere
 
     def __init__(self, config: Config, run: Run, index: int, *, learners):
-        from impala.launching import processes
+        from impala.launching import processes, roles
 
-        self._stop = processes.prepare("actor", index)
+        self._stop = processes.prepare(roles.ACTOR, index)
         self._config, self._run, self._index, self._learners = config, run, index, learners
 
     @abc.abstractmethod

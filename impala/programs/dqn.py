@@ -20,6 +20,7 @@ import launchpad as lp
 
 from impala import agents
 from impala.config import Config
+from impala.launching import roles
 from impala.launching.keeping import Keeper
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
@@ -28,6 +29,8 @@ from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.run import Run
 from impala.nodes.solo_node import SoloNode
 from impala.types import EnvironmentSpec
+
+ROLES = (roles.TABLE, roles.LEARNER._replace(plays=True), roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

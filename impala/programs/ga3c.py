@@ -26,12 +26,15 @@ import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, w
 import launchpad as lp
 
 from impala.config import Config
+from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
 from impala.nodes import learner_group
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.run import NUM_SPARE_THREADS, Run
 from impala.nodes.trainer_node import PlayerNode, TrainerNode
 from impala.types import EnvironmentSpec
+
+ROLES = (roles.LEARNER._replace(stores=True), roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

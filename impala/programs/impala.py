@@ -27,6 +27,7 @@ import launchpad as lp
 
 from impala import agents
 from impala.config import Config
+from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
 from impala.nodes import learner_group
@@ -35,6 +36,8 @@ from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
+
+ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

@@ -67,20 +67,20 @@ NODE = """
 import os, sys, threading, time
 os.environ["IMPALA_NODE_PROCESS"] = str(os.getppid())
 import impala.launching
-from impala.launching import processes
+from impala.launching import processes, roles
 from absl import flags
 from launchpad.launch import worker_manager
 flags.FLAGS(sys.argv)
 worker_manager.WorkerManager(register_in_thread=True)
 processes.GRACE_SECONDS = 1.0
-stop = processes.prepare("{role}", 0)
+stop = processes.prepare(roles.{role}, 0)
 print("prepared", flush=True)
 {loop}
 """
 RUN = "processes.begin(stop); print('begun', flush=True); stop.wait(); print('stopped', flush=True); processes.finish(0)"
 
 
-def prepared(loop, role="learner", **environment):
+def prepared(loop, role="LEARNER", **environment):
     node = run_node(NODE.format(loop=loop, role=role), **environment)
     assert node.stdout.readline() == "prepared\n", node.stderr.read()
     return node
@@ -114,7 +114,7 @@ def test_a_node_that_does_not_stop_in_time_ends_itself():
     assert "did not stop within 1 s" in errors and "Thread" in errors  # and says where it was
 
 
-@pytest.mark.parametrize("role, loop", [("actor", "import ctypes; ctypes.PyDLL(None).sleep(60)"), ("learner", RUN)])
+@pytest.mark.parametrize("role, loop", [("ACTOR", "import ctypes; ctypes.PyDLL(None).sleep(60)"), ("LEARNER", RUN)])
 def test_a_node_ends_with_its_launcher(role, loop):
     """An actor at once, even where its environment keeps the interpreter; a learner in order."""
     code = f"""
@@ -147,7 +147,7 @@ def test_what_a_node_says_last_reaches_the_launcher_though_the_disk_is_full():
     with open("/dev/full", "w") as full:
         loop = "sys.stderr = open('/dev/full', 'w'); processes.refuse('no room')"
         node = subprocess.Popen(
-            [sys.executable, "-c", NODE.format(loop=loop, role="learner")], stdout=subprocess.PIPE, stderr=full,
+            [sys.executable, "-c", NODE.format(loop=loop, role="LEARNER")], stdout=subprocess.PIPE, stderr=full,
             env=os.environ | {beats.ADDRESS_VARIABLE: listener.address},
         )  # fmt: skip
         node.communicate(timeout=60)

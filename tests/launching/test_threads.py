@@ -6,6 +6,7 @@ from concurrent import futures
 from types import SimpleNamespace
 
 from impala.launching import beats, local
+from impala.launching.roles import ACTOR, LEARNER, Roles
 
 
 def test_a_node_that_failed_does_not_cut_the_others_short():
@@ -23,5 +24,6 @@ def test_a_node_that_failed_does_not_cut_the_others_short():
     with futures.ThreadPoolExecutor() as pool:
         nodes = {"actor": pool.submit(actor), "learner": pool.submit(learner)}
         workers = {label: [SimpleNamespace(future=future)] for label, future in nodes.items()}
-        local.Threads(SimpleNamespace(_active_workers=workers, stop_event=lambda: stop), beats.Listener()).stop()
+        manager = SimpleNamespace(_active_workers=workers, stop_event=lambda: stop)
+        local.Threads(manager, Roles((ACTOR, LEARNER)), beats.Listener()).stop()
         assert saved == ["checkpoint"]

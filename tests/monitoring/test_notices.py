@@ -6,14 +6,20 @@ import pytest
 
 from impala.launching.beats import Node, patience
 from impala.launching.local import _silent, doing_of
+from impala.launching.roles import Roles
 from impala.monitoring.notices import Notices
+from impala.programs.impala import ROLES
 
 WELL = Node(silent_seconds=0.5, is_frozen=False, doing="running", rss_mb=600.0, facts={})
 
 
 def notices():
-    find = Notices(patience=lambda doing: patience(doing, 300.0), growth=1.0, allowed_mb={"table": 2_000.0})
-    return lambda nodes: find(nodes, doing_of(nodes))
+    roles = Roles(ROLES)
+    find = Notices(
+        patience=lambda doing: patience(doing, 300.0), growth=1.0, allowed_mb=lambda name: 2_000.0 * roles.of(name).stores,
+        plays=lambda name: roles.of(name).plays,
+    )  # fmt: skip
+    return lambda nodes: find(nodes, doing_of(nodes, roles))
 
 
 def test_nothing_is_said_of_nodes_that_are_well():
@@ -62,16 +68,16 @@ def test_a_learner_that_waits_for_a_peer_that_saves_is_not_silent():
         "learner/0 silent": "learner/0 has been writing a checkpoint for 20 s",
         "learner/1 silent": "learner/1 has been waiting for a peer that is writing a checkpoint for 20 s",
     }
-    assert _silent(SimpleNamespace(nodes=lambda: learners), 10.0) is None
+    assert _silent(SimpleNamespace(nodes=lambda: learners, roles=Roles(ROLES)), 10.0) is None
     learners["learner/0"] = WELL
-    assert _silent(SimpleNamespace(nodes=lambda: learners), 10.0) == "learner/1"
+    assert _silent(SimpleNamespace(nodes=lambda: learners, roles=Roles(ROLES)), 10.0) == "learner/1"
 
 
 def test_who_starts_or_saves_may_be_silent_for_longer():
     for doing, limit in (("running", 20.0), ("starting", 120.0), ("saving", 80.0)):
         for seconds, found in ((limit - 1, None), (limit + 1, "actor/0")):
             nodes = {"actor/0": WELL._replace(doing=doing, silent_seconds=seconds), "table/0": WELL}
-            assert _silent(SimpleNamespace(nodes=lambda: nodes), 20.0) == found, (doing, seconds)
+            assert _silent(SimpleNamespace(nodes=lambda: nodes, roles=Roles(ROLES)), 20.0) == found, (doing, seconds)
 
 
 def test_what_was_wrong_with_a_node_that_ended_stays_so():
