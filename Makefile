@@ -24,7 +24,7 @@ train: venv  ## train on Pong; resumes the run when there is one
 	.venv/bin/impala train pong $(ARGS)
 
 test: venv  ## the tests, without the soak tests
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: venv  ## the tests that take minutes to hours
 	.venv/bin/python -m pytest -m soak --timeout=7200 $(ARGS)

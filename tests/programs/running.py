@@ -16,7 +16,7 @@ CATCH = ["train", "--config", "configs/catch.yaml"]
 ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
 START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80 to start; four roles may take 35 to end
 
-_started: list[subprocess.Popen] = []
+started: list[subprocess.Popen] = []  # what a test began; ended with it
 
 
 def run(*arguments, timeout=300, **environment):
@@ -34,14 +34,14 @@ def start(*arguments):
         [*IMPALA, *map(str, arguments)], cwd=ROOT, env=environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    _started.append(process)
+    started.append(process)
     return process
 
 
 def kill_all():
     """Ends whatever `start` started and still runs."""
-    while _started:
-        process = _started.pop()
+    while started:
+        process = started.pop()
         for pid in survivors(process):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -27,6 +27,7 @@ from tests.programs.running import (
     press_ctrl_c,
     rows,
     start,
+    started,
     survivors,
     wait_for,
     wait_until_it_trains,
@@ -158,10 +159,16 @@ def test_an_early_ctrl_c_is_one_line(tmp_path, library):
 def test_a_terminal_that_is_closed_costs_neither_checkpoint_nor_status(tmp_path):
     """Not only its SIGHUP: nothing can be written to it any more."""
     terminal, its_end = os.openpty()
+
+    def take_terminal():
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup ignore it, and so would the run
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     process = subprocess.Popen(
         [*IMPALA, *CATCH, "--run", str(tmp_path / "run"), *ENDLESS], cwd=ROOT, stdin=its_end, stdout=its_end,
-        stderr=its_end, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        stderr=its_end, start_new_session=True, preexec_fn=take_terminal,
     )  # fmt: skip
+    started.append(process)
     os.close(its_end)
     threading.Thread(target=_read_until_closed, args=(terminal,), daemon=True).start()
     wait_until_it_trains(tmp_path / "run", 5)
