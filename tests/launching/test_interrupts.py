@@ -4,10 +4,20 @@ import os
 import signal
 import time
 
+import pytest
+
 from impala.launching import local
 
 
-def test_every_request_counts_and_a_terminal_that_goes_away_once():
+@pytest.fixture
+def hangups_are_heard():
+    """Tests that run under nohup ignore them, which `Interrupts` respects."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+def test_every_request_counts_and_a_terminal_that_goes_away_once(hangups_are_heard):
     before = signal.getsignal(signal.SIGINT)
     with local.Interrupts() as interrupts:
         assert interrupts.count == 0
