@@ -199,7 +199,7 @@ def _table_mb(config, spec) -> dict[str, float]:
     from impala.types import num_bytes
 
     chunk = agents.of(config).make_chunk_spec(config, spec)
-    chunk_mb = (estimates.step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
+    chunk_mb = (estimates.kept_step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
     chunk_mb *= config.population.size  # every member has tables of its own
     budget = estimates.budget_mb()  # learner, actors and system need some
     replayed = config.replays_alone or config.replay.fraction

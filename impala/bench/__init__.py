@@ -1,8 +1,9 @@
 """`impala bench`: the rate of each part alone, the machine's bound, and how close the whole comes to it.
 
 A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
-batch, one update on a batch in memory, chunks through a Reverb table where the program has one. One agent step costs
-all of them, so the machine can hardly train faster than the bound
+batch, one update on a batch in memory, and where the program has a Reverb table, chunks through it; or, of a replay
+table, windows into it (insert) and out of it (sample), as often as a step is drawn. One agent step costs all of them,
+so the machine can hardly train faster than the bound
 
     1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
 
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from impala import agents
 from impala import config as config_lib
-from impala.bench import group, parts, schemes, serving, traffic, whole
+from impala.bench import group, parts, schemes, serving, traffic, whole, windows
 from impala.nodes import estimates
 from impala.nodes.parts import check
 
@@ -30,12 +31,24 @@ _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
+_WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all that is learned is replayed
 _SEVERAL = {"learners": group.learners_rate}  # beside them, where the configuration has several learners
 
 
 def bound(**rates: float) -> float:
     """Returns the agent steps per second of a machine that wastes nothing, from the rates of its parts alone."""
     return 1.0 / sum(1.0 / rate for rate in rates.values())
+
+
+def parts_of(config: config_lib.Config) -> dict[str, Callable]:
+    """Returns the parts that an agent step of the configured program costs, by name."""
+    if config.replays_alone:
+        return _PARTS | _WINDOWS
+    return _PARTS if _is_central(config) else _PARTS | _TABLE
+
+
+def _is_central(config: config_lib.Config) -> bool:
+    return config.has_use_for("inference.transport")
 
 
 def _alone(function, *arguments):
@@ -46,7 +59,7 @@ def _alone(function, *arguments):
 
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
     """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what follows from them."""
-    bounding = _PARTS | (_TABLE if config.program == "impala" else {})
+    bounding = parts_of(config)
     measured_parts = bounding | (_SEVERAL if config.learner.num_learners > 1 else {})
     rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()}]
     report("parts measured once; now the whole")
@@ -57,13 +70,14 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
     result["fraction_of_bound"] = result["train"] / result["bound"]
     if "table" in result:
         result["table_over_train"] = result["table"] / result["train"]
-    if config.program != "impala":
+    if _is_central(config):
         report("now central inference alone")
         result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
-    result["bytes_per_frame"] = _alone(_traffic, config)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
-    result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
-    result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
+    result["bytes_per_frame"] = _alone(_traffic, config)
+    if config.has_use_for("loss.correction"):
+        result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
+        result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
     return result
 
 
@@ -105,17 +119,16 @@ def main(
 
 
 def _print_measured(result: dict, config: config_lib.Config) -> None:
-    for name in ("env", "inference", "learner", "table", "bound", "train"):
+    for name in ("env", "inference", "learner", "table", "insert", "sample", "bound", "train"):
         if name in result:
             print(f"{name:10} {result[name]:10,.0f} agent steps/s")
     if "learners" in result:
         print(f"{'learners':10} {result['learners']:10,.0f} agent steps/s, {config.learner.num_learners} together: "
               f"{100 * result['learners'] / result['learner']:.0f} % of one with the whole batch")  # fmt: skip
     print(f"{'lockstep':10} {result['lockstep']:10,.0f} agent steps/s on one core, in one process")
-    fractions = result["scheme_fractions_of_learner"]
     table = f"the table path alone at {result['table_over_train']:.0f} × the whole; " if "table" in result else ""
     print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; {table}"
-          f"lag {result['lag_mean']:.1f} updates; {result['rss_mb']:,.0f} MB")  # fmt: skip
+          f"{_lag(result)}; {result['rss_mb']:,.0f} MB")  # fmt: skip
     if served := result.get("serving"):
         print(f"{'direct':13} {served['direct']:10,.0f} agent steps/s of the network alone in batches of "
               f"{served['direct_batch']}; {served['direct_at_once']:,.0f} from all the server's threads")  # fmt: skip
@@ -127,8 +140,9 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
     parts = result["bytes_per_frame"]
     print(f"{sum(parts.values()):,.0f} bytes cross between processes for each emulator frame: "
           + ", ".join(f"{name} {size:,.0f}" for name, size in parts.items()))  # fmt: skip
-    print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
-          + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
+    if fractions := result.get("scheme_fractions_of_learner"):
+        print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
+              + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
 
 
 def _print_comparison(result: dict, path: str, against: str) -> None:
@@ -136,5 +150,11 @@ def _print_comparison(result: dict, path: str, against: str) -> None:
     for name, row in ((path, result["this"]), (against, result["against"])):
         cpu_seconds = row["cpu_seconds_per_million_steps"] / frames
         print(f"{name}: {frames * row['train']:,.0f} frames/s; {cpu_seconds:,.0f} CPU seconds per million of them; "
-              f"lag {row['lag_mean']:.1f} updates; {row['rss_mb']:,.0f} MB")  # fmt: skip
+              f"{_lag(row)}; {row['rss_mb']:,.0f} MB")  # fmt: skip
     print(f"{path} runs at {100 * result['ratio']:.0f} % of {against}")
+
+
+def _lag(result: dict) -> str:
+    if "lag_mean" in result:
+        return f"lag {result['lag_mean']:.1f} updates"
+    return f"what is drawn is {result['replay_lag_mean']:,.0f} updates old"

@@ -10,15 +10,21 @@ from impala import config as config_lib
 def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dict[str, float]:
     """Returns bytes of arrays per emulator frame, uncompressed, by what they are.
 
-    IMPALA's chunks go into a table and out of it, which is twice; its weights go to each actor once an unroll. With
-    central inference observations go one way and actions or predictions the other.
+    Into a replay table go steps, and windows of them come out. IMPALA's chunks go into a table and out of it, which is
+    twice; its weights go to each actor once an unroll. With central inference observations go one way and actions or
+    predictions the other.
     """
     from impala import agents
     from impala.acting import remote
+    from impala.nodes.estimates import step_bytes
     from impala.types import num_bytes
 
+    agent, is_central = agents.of(config), config.has_use_for("inference.transport")
+    if config.replays_alone:
+        window = agent.make_chunk_spec(config, spec)
+        parts = {"steps": step_bytes(window), "windows": config.replay.samples_per_insert * num_bytes(window)}
+        return {name: size / spec.frames_per_step for name, size in parts.items()}
     length = config.learner.unroll_length
-    agent, is_central = agents.of(config), config.program != "impala"
     chunk = num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length
     match config.program:
         case "impala":

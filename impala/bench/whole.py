@@ -12,6 +12,7 @@ import psutil
 from impala import config as config_lib
 
 _TRAIN_SECONDS, _WARM_UP_SECONDS = 75.0, 30.0
+_MIN_SIZE = 2_000  # transitions before the first update, so that it comes within the warm-up
 
 
 def own_command() -> list[str]:
@@ -28,6 +29,8 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     path.write_text(config_lib.dump(config))
     options = ["--log-period-seconds", "1.0", "--run", str(folder / "run")]
     options += ["--total-frames", str(10**9), "--target-return", "null"]  # it does not end by itself
+    if config.replays_alone:
+        options += ["--replay.min-size", str(min(config.replay.min_size, _MIN_SIZE))]
     process = subprocess.Popen([*own_command(), "train", "--config", str(path), *options], stdout=subprocess.DEVNULL)
     try:
         _wait(process, _WARM_UP_SECONDS)
@@ -44,11 +47,13 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
     seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
     steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
-    mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
+    lags = ("replay_lag_mean",) if config.replays_alone else ("lag_mean",)
+    columns = {name: name for name in lags}
+    columns |= dict(learner_wait="learner_wait_fraction", actor_blocked="actor_blocked_fraction")
     return dict(
         train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
-        lag_mean=mean("lag_mean"), learner_wait=mean("learner_wait_fraction"),
-        actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
+        rss_mb=max(float(row["rss_mb"]) for row in rows),
+        **{name: statistics.fmean(float(row[c]) for row in rows if row[c]) for name, c in columns.items()},
     ) | _answers(rows)  # fmt: skip
 
 
@@ -83,7 +88,9 @@ def lockstep_rate(config: config_lib.Config, seconds: float) -> float:
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(1)
-    training = lockstep.Lockstep(config)
+    if config.replays_alone:
+        config = config_lib.build(config_lib.as_data(config), {"replay.min_size": config.learner.batch_size})
+    training = lockstep.of(config)
     updates, step_frames = training.updates(10**12), training.spec.frames_per_step
     started = time.perf_counter()
     while time.perf_counter() - started < seconds / 3:

@@ -268,8 +268,10 @@ class Config(Model):
         return max(1, math.ceil((weight_period + 1) * self._batches_per_unroll) - 1 + num_prefetched_batches)
 
     @property
-    def steps_per_update(self) -> int:
-        """Fresh agent steps that an update consumes."""
+    def steps_per_update(self) -> float:
+        """Fresh agent steps that an update consumes; where all is replayed, those that it stands for in the mean."""
+        if self.replays_alone:
+            return self.learner.batch_size / self.replay.samples_per_insert
         return self.learner.unroll_length * self.num_fresh
 
 

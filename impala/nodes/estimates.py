@@ -59,10 +59,15 @@ def budget_mb() -> float:
 
 
 def step_bytes(window: Chunk) -> int:
-    """Returns what a step takes in a table of overlapping windows, uncompressed; each step is in the table once."""
+    """Returns the size of a step of overlapping windows, of which each step is written once."""
     columns = (window.observation, window.is_first, window.a_tm1, window.r_t, window.discount_t)
     of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns)
-    return of_step + num_bytes(Chunk(*[()] * 8, window.weights_version, window.origin)) + _WINDOW_BYTES
+    return of_step + num_bytes(Chunk(*[()] * 8, window.weights_version, window.origin))
+
+
+def kept_step_bytes(window: Chunk) -> int:
+    """Returns what a step and the window that it ends take in a Reverb table, uncompressed."""
+    return step_bytes(window) + _WINDOW_BYTES
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:

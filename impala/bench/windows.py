@@ -1,0 +1,90 @@
+"""Windows into a replay table and out of it, alone."""
+
+import itertools
+
+from impala import config as config_lib
+
+_SIZE, _NUM_STEPS = 20_000, 200  # windows of the table; steps that are played once and written over and over
+
+
+def insertion_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of a lane's environments, played at random, into a Reverb table that holds nobody back."""
+    from impala.bench.parts import rate
+
+    server, write, n = _table(config)
+
+    def insert():
+        write()
+        return n
+
+    try:
+        return rate(insert, seconds)
+    finally:
+        server.stop()
+
+
+def sampling_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s whose share of batches is drawn from a full table: `replay.samples_per_insert` windows for each."""
+    from impala.bench.parts import rate
+    from impala.replay import datasets, tables, windows
+
+    server, write, n = _table(config)
+    for _ in range(_SIZE // n):
+        write()
+    batch_size = config.learner.batch_size
+    feeder = datasets.Prefetcher(
+        lambda: windows.batches(f"localhost:{server.port}", tables.REPLAY, batch_size=batch_size)
+    )
+
+    def draw():
+        assert feeder.get(timeout_seconds=60) is not None
+        return config.steps_per_update
+
+    try:
+        return rate(draw, seconds)
+    finally:
+        feeder.stop()
+
+
+def _table(config: config_lib.Config):
+    """Returns a `reverb.Server`, a function that writes a step of each of a lane's environments, and their number."""
+    import reverb
+
+    from impala import agents
+    from impala.acting.windows import TableWindows
+    from impala.replay import tables, windows
+
+    spec, n, steps = _played(config)
+    chunk = agents.of(config).make_chunk_spec(config, spec)
+    server = reverb.Server([tables.uniform(windows.window_spec(chunk), _SIZE)], port=None)
+    sink = TableWindows(
+        reverb.Client(f"localhost:{server.port}"), tables.REPLAY, n, lengths=windows.lengths(chunk),
+        should_stop=lambda: False,
+    )  # fmt: skip
+    steps = itertools.cycle(steps)
+    return server, lambda: sink(*next(steps)), n
+
+
+def _played(config: config_lib.Config):
+    """Plays one lane at random; returns the environment's spec, how many there are, and what a `windows.Sink` takes."""
+    import numpy as np
+
+    from impala import agents
+    from impala.acting import actors, policies, windows
+    from impala.bench.parts import make_environment
+    from impala.types import Origin
+
+    n, steps = config.actor.num_lane_environments, []
+    environment, origin = make_environment(config, n), Origin(0, 0, 0, 0, 0)
+    spec = environment.spec
+    policy = policies.make(
+        lambda window, is_first: (np.zeros((n, spec.actions.num_parameters), np.float32),), spec, n, seed=0,
+        behaviour=agents.of(config).make_behaviour(config, spec, explore=lambda: 1.0),
+    )  # fmt: skip
+    writer = windows.WindowWriter(
+        spec, n, length=config.agent.n_step, origin=origin, sink=lambda *step: steps.append(step)
+    )
+    actor = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_NUM_STEPS, origin=origin)
+    for _ in actor.steps(0):
+        if len(steps) >= _NUM_STEPS:
+            return spec, n, steps
