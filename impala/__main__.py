@@ -1,6 +1,7 @@
-"""What `impala` and `python -m impala` start: the command line, which Ctrl-C ends in one line from the first moment on.
+"""Entry point of `impala` and `python -m impala`: handles Ctrl-C first, then runs the command line.
 
-Importing the command line takes most of a second, in which KeyboardInterrupt would come out of any module's middle.
+Importing the command line takes most of a second; without the handler, Ctrl-C in that time prints the traceback of
+whatever import it interrupts.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 
 def main() -> int:
     """Runs the command line; see `cli.main`."""
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # of a script's background jobs
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a script's background jobs
         signal.signal(signal.SIGINT, _end)  # until `cli` or the launcher takes over: nothing can be lost yet
     from impala import cli
 

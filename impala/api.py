@@ -28,7 +28,7 @@ _MINATAR = {
     "network.torso": "minatar", "learner.unroll_length": 20, "learner.batch_size": 32, "learner.learning_rate": 1e-3,
 }  # fmt: skip
 _ATARI = _MINATAR | {"network.torso": "shallow", "learner.learning_rate": 5e-4}
-_DEFAULTS = {"atari": _ATARI, "minatar": _MINATAR}  # by what stands before the colon
+_DEFAULTS = {"atari": _ATARI, "minatar": _MINATAR}  # by the part of the name before the colon
 
 
 class Evaluation(NamedTuple):
@@ -51,7 +51,7 @@ def _name_of(environment) -> str:
 
 
 def _not_of_this_process(name: str) -> str | None:
-    """Returns what is wrong with the name of an environment that was handed in, to another process perhaps."""
+    """Returns an error if `name` is of an environment that was handed in to another process, else None."""
     from impala.environments import handed_in
 
     if name.startswith(handed_in.PREFIX) and environments.check_name(name):
@@ -64,7 +64,7 @@ class Impala:
 
     Args:
       environment: `atari:<game>`, `minatar:<game>`, one of `environments.OWN`, a gymnasium id; or a `gymnasium.Env`
-        class, a function that makes one, or what `gymnasium.make` made. Copies are made and stepped in this process.
+        class, a function that makes one, or a result of `gymnasium.make`. Copies are made and stepped in this process.
       correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`.
       lag: updates by which the acting weights are older than the learning ones; exact.
       seed: same seed, same agent.
@@ -108,13 +108,13 @@ class Impala:
         return self
 
     def evaluate(self, episodes: int = 10, *, greedy: bool = False) -> Evaluation:
-        """Plays episodes with seeds of their own; actions are drawn from the policy, or its likeliest with `greedy`."""
+        """Plays episodes with seeds that training never uses; samples actions, or takes the likeliest with `greedy`."""
         seed = playing.evaluation_seed(self.config)
         scores = playing.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
         return Evaluation(*evaluations.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
-        """Writes configuration, weights and optimizer into the folder `path`, over an agent there; returns `path`."""
+        """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it."""
         path = Path(path)
         new = path.with_name(path.name + ".new")
         shutil.rmtree(new, ignore_errors=True)
@@ -123,7 +123,7 @@ class Impala:
         self._checkpoints(new).save(self._lockstep.learner.num_updates, state)
         (new / "config.yaml").write_text(config_lib.dump(self.config))
         path.mkdir(exist_ok=True)
-        for entry in new.iterdir():  # whatever else the folder holds stays
+        for entry in new.iterdir():  # other files in the folder stay
             if (path / entry.name).is_dir():
                 shutil.rmtree(path / entry.name)
             entry.replace(path / entry.name)
@@ -132,22 +132,22 @@ class Impala:
 
     @classmethod
     def load(cls, path: str | Path, environment=None) -> "Impala":
-        """Returns the agent that `save` wrote to `path`, or the newest of a run, ready to play or to learn on.
+        """Returns the agent that `save` wrote to `path`, or a run's newest checkpoint, ready to play or to learn on.
 
-        A damaged checkpoint of a run is passed over for the one before, and said so.
+        If a run's newest checkpoint is damaged, the one before it is taken, with a line on stderr.
 
         Args:
           environment: the class or function that the agent was made with, if it was one: files hold names only.
 
         Raises:
           ConfigError: there is no agent at `path`, or its environment has to be handed in again.
-          NoSoundCheckpoint: there is one, and it is damaged.
+          NoSoundCheckpoint: there is one, but all its checkpoints are damaged.
           OtherNetwork: its environment has other observations or actions.
         """
         path = Path(path)
         if not any((path / "checkpoints").glob("[0-9]*")):
             raise config_lib.ConfigError([f"{path}: holds no agent; expected a folder that Impala.save wrote"])
-        state = checkpoints.read_state(path / "checkpoints") or {}  # the network is made with it
+        state = checkpoints.read_state(path / "checkpoints") or {}  # `_begin` needs the lag
         agent = cls.__new__(cls)
         config = config_lib.load(path / "config.yaml")
         if environment is not None:
@@ -156,7 +156,7 @@ class Impala:
             raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
         parts.check(config)
         agent._begin(config, state.get("lag", 0))
-        # A process may train there: what is damaged is its to rename.
+        # Read-only: a process may be training there, and only it may rename damaged checkpoints.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
         agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]
         return agent

@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
-    """Returns the parser, and those of the commands by name."""
+    """Returns the parser, and the commands' parsers by name."""
     parser = _Parser("impala", epilog="Linux x86_64 and Python 3.10 only.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -47,7 +47,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         return one
 
     one = add(train, "WORD | --config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]")
-    one.add_argument("--list", action="store_true", help="names the shipped configurations, each a WORD, and ends")
+    one.add_argument("--list", action="store_true", help="lists the shipped configurations, each a WORD, and exits")
     one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
     one.add_argument("--restart", action="store_true", help="moves an existing run aside and begins anew")
@@ -66,7 +66,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--output", metavar="DIR", type=Path, help="RUN/export if not given")
 
     one = add(compare, "WORD | --config FILE [--output DIR] [--workers N] [--KEY VALUE …]")
-    one.add_argument("--list", action="store_true", help="names the shipped grids, each a WORD, and ends")
+    one.add_argument("--list", action="store_true", help="lists the shipped grids, each a WORD, and exits")
     one.add_argument("--config", metavar="FILE", help="a grid of your own, instead of a shipped one's WORD")
     one.add_argument("--output", metavar="DIR", type=Path, help="docs/results/ and the file's name if not given")
     one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
@@ -80,7 +80,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         epilog="The keys are those of impala train --help, the words those of impala train --list.",
     )  # fmt: skip
     one.add_argument("--config", metavar="FILE", help="Pong as in configs/pong.yaml if not given")
-    one.add_argument("--against", metavar="FILE", help="or a WORD; runs this program and that one in turn instead")
+    one.add_argument("--against", metavar="FILE", help="or a WORD; runs the two programs in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
 
     one = add(runs, "[DIR]")
@@ -93,19 +93,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     status = 1
-    with contextlib.suppress(OSError):  # modules of the user's own, as `python -m impala` finds them; last: no shadows
+    with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
         sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     try:
         options, rest = _parse(arguments)
         if options and options.command is not train:
-            _raise_on_interrupt()  # they may have something to put away
+            _raise_on_interrupt()  # a KeyboardInterrupt lets them clean up
         status = options.command(options, rest) if options else (0 if arguments else 2)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # `impala train --help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its exit
-        return 141  # as a program that SIGPIPE ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains when it exits
+        return 141  # the status of a program that SIGPIPE ended
     except config_lib.ConfigError as error:
         for line in error.lines:
             print(line, file=sys.stderr)
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        if error.errno != errno.EIO:  # a terminal that went away costs what is said, not the status
+        if error.errno != errno.EIO:  # the terminal went away: its output is lost, the status is not
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
@@ -122,12 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _raise_on_interrupt() -> None:
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # of a script's background jobs
+    if is_main and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a script's background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
-    """Returns the options of a command and what else it was given: keys. None when help was printed instead."""
+    """Returns a command's options and the arguments left over, its keys; no options (None) if help was printed."""
     parser, commands = _parser()
     if not arguments:
         parser.print_help()
@@ -137,7 +137,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
     line, word = shlex.join(["impala", *arguments]), None
     if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
-        word = arguments.pop(1)  # argparse would take a key's value for it
+        word = arguments.pop(1)  # as a positional argument it would match a key's value
     try:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit:  # after --help
@@ -150,7 +150,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         options.config = str(shipped.path_of(word, _SHIPPED[options.name](), "--config"))
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
-    if options.command in (train, compare, bench):  # the rest are keys, except for what looks like an option mistyped
+    if options.command in (train, compare, bench):  # the rest are keys, except those that look like a mistyped option
         wrong = [word for word in rest if difflib.get_close_matches(word, known, cutoff=0.75)]
     else:
         wrong = [word for word in rest if word.startswith("-")] or rest
@@ -168,7 +168,7 @@ def _positive(text: str) -> int:
 
 
 def _program_of(arguments: list[str]) -> str | None:
-    """Returns the program that a command line names, None where it names none that exists."""
+    """Returns the program that a command line names, or None if it names no existing one."""
     for word, following in zip(arguments, [*arguments[1:], ""]):
         name = following if word == "--program" else word.removeprefix("--program=")
         if name in uses.AGENTS:
@@ -177,7 +177,7 @@ def _program_of(arguments: list[str]) -> str | None:
 
 
 def _keys_and_defaults(program: str | None) -> str:
-    """Returns a line for each key, of one program with its agents or of all."""
+    """Returns a line for each key: those that `program` and its agents use, or all."""
     lines = []
     for key, default, text in config_lib.documented(program):
         start = f"  --{key.replace('_', '-'):33} {default:15} "
@@ -188,7 +188,7 @@ def _keys_and_defaults(program: str | None) -> str:
 
 
 def _configuration(path: str | None, rest: list[str], default: dict) -> config_lib.Config:
-    """Returns the configuration in the file, or `default`, with the command line's keys over it."""
+    """Returns the configuration in the file, or `default`, overridden by the command line's keys."""
     overrides = config_lib.parse_overrides(rest)
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
     return config_lib.load(path, overrides) if path else config_lib.build(default, overrides)

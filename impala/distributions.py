@@ -1,4 +1,4 @@
-"""From a network's numbers to a distribution over actions: what losses differentiate and `sampling` draws from.
+"""From a network's outputs to a distribution over actions, which losses differentiate and `sampling` draws from.
 
     Discrete(A)         Categorical     logits [..., A]
     MultiDiscrete(A_k)  Categoricals    logits of independent dimensions side by side, [..., Σ A_k]
@@ -20,7 +20,7 @@ class Distribution(Protocol):
     """A family of distributions over actions [..., *actions.array.shape], with parameters [..., num_parameters]."""
 
     def normalise(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns what the functions below take, [..., P]."""
+        """Returns the normalised parameters that the methods below take, [..., P]."""
 
     def log_probability(self, p: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
         """Returns log p(action), [...]; a density where actions are continuous."""
@@ -64,9 +64,9 @@ class Categoricals(Categorical):
 
 
 class Gaussian:
-    """N(mean, σ²) in each dimension, σ = softplus(raw + softplus⁻¹(1)) + 10⁻³: near 1 where a network says 0.
+    """N(mean, σ²) in each dimension, σ = softplus(raw + softplus⁻¹(1)) + 10⁻³: near 1 where the network outputs 0.
 
-    Normalised parameters are mean and log σ. Environments clip an action to [−1, 1]; its density is that before.
+    Normalised parameters are mean and log σ. Environments clip actions to [−1, 1]; densities are of unclipped actions.
     """
 
     def normalise(self, parameters):
@@ -104,7 +104,7 @@ def of(actions: Actions) -> Distribution:
 
 
 def features(actions: Actions, action: tf.Tensor) -> tf.Tensor:
-    """Returns actions [...] as a network is fed them, float32 [..., F]: one-hot, or clipped as environments do."""
+    """Returns actions [...] as inputs of a network, float32 [..., F]: one-hot, or clipped as environments clip them."""
     match actions:
         case Discrete():
             return tf.one_hot(action, actions.num_actions)

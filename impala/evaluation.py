@@ -6,7 +6,7 @@ from pathlib import Path
 from impala import config as config_lib
 from impala.monitoring import evaluations, scores
 
-_FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action repeat of 4; the longer side, about
+_FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action repeat of 4; about the longer side
 
 
 def load_network(folder: Path, config: config_lib.Config, *, best: bool = False):
@@ -16,7 +16,7 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     from impala.nodes.parts import check
 
     network = agents.of(config).make_network(config, check(config))
-    if best:  # its optimizer is not kept
+    if best:  # saved without the optimizer
         if not (folder / "best").is_dir():
             raise config_lib.ConfigError([
                 f"{folder}: holds no best weights; expected a run with evaluator.num_episodes above 0"
@@ -56,7 +56,7 @@ def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None =
     """Films an episode of every task of the run into `folder`/videos; returns the files and the scores.
 
     Raises:
-      ConfigError: there is nothing to film with, or an environment does not draw itself here.
+      ConfigError: the packages that film are missing, or an environment cannot draw itself here.
     """
     try:
         import imageio

@@ -4,11 +4,11 @@
     model.act(frames, is_first)                                                    → {"logits": [N, A], "value": [N]}
     model.act(observation, is_first, last_action, last_reward, core_state)         → also {"core_state": [N, …]}
 
-The second form is that of a network with a core; logits are the parameters that `impala.distributions` describes where
-actions are not discrete, and with PopArt the value is [N, K], of every task. `frames` [k, N, …] are the last k
-observations of N environments, the oldest first, zero where they are older than the episode; is_first [1, N];
-last_action and last_reward [1, N] led to the last observation; core_state is zero at first. Where action values are
-learned the answer is {"q": [N, A]}.
+The second form is for a network with a core. Where actions are not discrete, logits are the parameters described in
+`impala.distributions`; with PopArt the value is [N, K], one for each task. `frames` [k, N, …] are the last k
+observations of N environments, oldest first, zero where they are older than the episode; is_first is [1, N];
+last_action and last_reward [1, N] are those that led to the last observation; core_state is zero at first. A network of
+action values returns {"q": [N, A]} instead.
 """
 
 import json
@@ -23,7 +23,7 @@ from impala.evaluation import load_network, require_run
 def export(folder: Path, output: Path) -> Path:
     """Writes the SavedModel of the run in `folder` into `output`, which must not exist; returns `output`.
 
-    Beside it lies `impala.json`: the environment, its actions and stacked frames, frames and updates trained.
+    `output` also holds `impala.json`: the environment, its actions and stacked frames, frames and updates trained.
 
     Raises:
       ConfigError: there is no run, it holds no checkpoint, or `output` exists.
@@ -52,7 +52,7 @@ def export(folder: Path, output: Path) -> Path:
         if hasattr(outputs, "q"):
             return {"q": outputs.q[0]}
         value = outputs.value[0]
-        if outputs.moments:  # PopArt: [N, K], of every task, in the game's own units
+        if outputs.moments:  # PopArt: [N, K], one for each task, in the game's own units
             mean, scale = outputs.moments
             value = mean + scale * value
         result = {"logits": outputs.logits[0], "value": value}

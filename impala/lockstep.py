@@ -2,11 +2,11 @@
 
     actor (weights of k updates ago) → chunks in memory → learner → weights
 
-Made of the same stations as the distributed programs, placed as in the configured one. One unroll of every environment
-is the fresh part of a batch, so that of update u was acted by weights version max(0, u − k), exactly. With
+Made of the same stations as the distributed programs, placed as in the configured one. The fresh part of a batch is one
+unroll of every environment; that of update u was acted by weights version max(0, u − k), exactly. With
 `replay.fraction` f there are (1 − f) B environments, and f B more chunks are drawn uniformly from the newest
-`replay.size`, this update's included. Several tasks share the environments equally. Same seed, same weights, bit for
-bit on one machine.
+`replay.size`, which include this update's. Several tasks share the environments equally. Same seed, same weights, bit
+for bit on one machine.
 """
 
 import collections
@@ -40,11 +40,11 @@ class Lockstep:
     """Trains `config` step by step; iterate over `updates()`.
 
     Args:
-      config: of a training run; as many environments are played as a batch has fresh chunks, whatever `actor` says.
+      config: of a training run; there is one environment for each fresh chunk of a batch, whatever `actor` says.
       lag: k, updates between the weights that act and those that learn.
-      environments: play these instead of the configured, one for each task; together they hold (1 − f) B of them.
-      make_network: makes an actor-critic network for an `EnvironmentSpec`, instead of the configured.
-      correction: a V-based scheme of your own, instead of the configured.
+      environments: played instead of the configured ones: an `Environment` for each task, (1 − f) B copies in all.
+      make_network: makes an actor-critic network for an `EnvironmentSpec`, instead of the configured one.
+      correction: a V-based scheme of your own, instead of the configured one.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Lockstep:
         self.spec = spec = environments[0].spec
         make_network = make_network or functools.partial(agents.of(config).make_network, config)
         self.network = make_network(spec)
-        # Without lag the network that learns also acts; else a copy acts with weights of k updates ago.
+        # Without lag the network that learns also acts; otherwise a copy acts with the weights of k updates ago.
         self._acting = make_network(spec) if lag else self.network
         self._acting_variables = list(self._acting.trainable_variables)
         self.learner = agents.of(config).make_learner(config, self.network, correction)
@@ -73,7 +73,7 @@ class Lockstep:
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
-        # A network that was handed in has a memory of its own, or none.
+        # A network that was handed in may have another core than the configured one, or none.
         behaviour = agents.of(config).make_behaviour(config, spec)
         behaviour = behaviour._replace(core_state_shape=self.network.core_state_shape)
         self._closing = [environment.close for environment in environments]
@@ -83,7 +83,7 @@ class Lockstep:
                 environment, outputs, lambda: self._acting_version,
                 seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
                 origin=Origin(config.seed, task, 0, 0, 0, task),
-                # The actors share one network: the first brings it up to date for all of them.
+                # The actors share one network: the first updates its weights for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
                 behaviour=behaviour,
             )  # fmt: skip
@@ -92,7 +92,7 @@ class Lockstep:
         self._steps = actors.interleave(steps)
 
     def close(self) -> None:
-        """Frees what environments and threads hold."""
+        """Closes environments and ends threads."""
         for close in self._closing:
             close()
 
@@ -114,9 +114,9 @@ class Lockstep:
         return datasets.stack(batch)
 
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
-        """Yields after every update, until `total_frames` (by default the configured) were trained on.
+        """Yields after every update, until `total_frames` (by default the configured number) were trained on.
 
-        Calling it again with a larger number goes on where the last call ended.
+        A later call with a larger number continues where the last call ended.
         """
         total_frames = self._config.total_frames if total_frames is None else total_frames
         scheduled = agents.of(self._config).make_schedules(self._config, total_frames)
@@ -135,8 +135,8 @@ class Lockstep:
 class ReplayLockstep:
     """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
 
-    Windows are kept in memory. The network that learns also acts, so that the weights of a decision are those of the
-    last update; the first update comes when `replay.min_size` windows are there.
+    Windows are kept in memory. The network that learns also acts, so decisions use the weights of the last update. The
+    first update comes once `replay.min_size` windows are stored.
 
     Args:
       config: of a training run with a replay table.
@@ -172,11 +172,11 @@ class ReplayLockstep:
         self.frames += num_steps * self.spec.frames_per_step
 
     def close(self) -> None:
-        """Frees what environments hold."""
+        """Closes the environments."""
         self._environment.close()
 
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
-        """Yields after every update, until `total_frames` (by default the configured) were played."""
+        """Yields after every update, until `total_frames` (by default the configured number) were played."""
         from impala.replay.windows import to_tensors
 
         replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
@@ -193,7 +193,7 @@ class ReplayLockstep:
 
 
 def of(config: Config):
-    """Returns the configured program in lockstep: `Lockstep`, or `ReplayLockstep` for one that replays alone."""
+    """Returns the configured program in lockstep: `Lockstep`, or `ReplayLockstep` if it trains on replay alone."""
     return ReplayLockstep(config) if config.replays_alone else Lockstep(config)
 
 

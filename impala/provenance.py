@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def commit() -> str:
-    """Returns the commit, "-dirty" where package or configurations differ from it; "unknown" without git or a clone."""
+    """Returns the commit, with "-dirty" if package or configurations differ from it; "unknown" outside a git clone."""
     package = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -24,7 +24,7 @@ def commit() -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the version of Python and of each package, "not installed" where it is not."""
+    """Returns the version of Python and of each package, or "not installed"."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -35,7 +35,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def machine() -> str:
-    """Returns system, cores that may be used, processor and memory in a line."""
+    """Returns system, usable cores, processor and memory in a line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown processor")
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

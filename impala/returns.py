@@ -10,7 +10,7 @@ def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) ->
     """Computes y_t = x_t + decay_t · y_{t+1} backwards in time, from y_T = `initial`.
 
     n-step returns, λ-returns, GAE, V-trace, Retrace and their relatives are choices of the two sequences. A decay of 0
-    keeps everything behind it out, even what is not finite.
+    cuts off everything later in time, even values that are not finite.
 
     Args:
       x_t: [T, B].
@@ -18,8 +18,8 @@ def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) ->
       initial: [B], y_T.
 
     Returns:
-      y [T, B]. For a static T the recursion is unrolled into the graph, which is faster than a loop for the T of
-      actor-learners; otherwise it is a `tf.while_loop` through `tf.scan`.
+      y [T, B]. For a static T the recursion is unrolled into the graph, which is faster than a loop for the unroll
+      lengths of actor-learners; otherwise it is a `tf.while_loop` through `tf.scan`.
     """
     length = x_t.shape[0]
     if length is None:

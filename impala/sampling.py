@@ -1,6 +1,6 @@
-"""From a network's numbers to an action, in NumPy: who only draws actions does without TensorFlow.
+"""From a network's outputs to an action, in NumPy: a process that only draws actions needs no TensorFlow.
 
-The parameters of `distributions`, as the network gave them.
+The parameters are those of `distributions`, as the network gives them: not normalised.
 """
 
 from typing import Protocol
@@ -57,7 +57,7 @@ class Gaussian:
 
 
 def of(actions: Actions) -> Sampler:
-    """Returns what draws from distributions over `actions`."""
+    """Returns the sampler of distributions over `actions`."""
     match actions:
         case Discrete():
             return Categorical()

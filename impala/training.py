@@ -49,12 +49,12 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
 
 @contextlib.contextmanager
 def _answering(config: config_lib.Config):
-    """Ends the command where environments that are made and played in the block do not come back."""
+    """Ends the command if the block, which makes and plays environments, takes longer than `liveness_seconds`."""
     names = ", ".join(map(repr, config.environment.tasks))
 
     def end():
         _tell(
-            f"environment.name: {names} is silent for {config.liveness_seconds:g} s, liveness_seconds, where it is "
+            f"environment.name: {names} is silent for {config.liveness_seconds:g} s, liveness_seconds, while it is "
             "made and played for a few steps; expected an answer", sys.stderr,
         )  # fmt: skip
         os._exit(processes.EXIT_TRY_AGAIN)
@@ -72,7 +72,7 @@ def _answering(config: config_lib.Config):
 
 @contextlib.contextmanager
 def _with_room(folder: Path):
-    """Refuses a disk that has no room for what the block writes."""
+    """Raises ConfigError if the block cannot write: the disk is full, over its quota or read-only."""
     try:
         yield
     except OSError as error:
@@ -106,7 +106,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
             launched = (local.launch_threads if threads else local.launch)(program, run.path, roles)
         try:
             status = _watch(launched, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
-        except processes.UsageError as error:  # of a thread; a process ends with that status
+        except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
             raise config_lib.ConfigError([str(error)]) from None
         finally:
             launched.kill()
@@ -148,12 +148,12 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
 
 
 def _head(processes, config, index: int) -> str:
-    """Returns the node that gathers metrics and checkpoints of a run, or of a member of a population."""
+    """Returns the name of the node that gathers metrics and checkpoints of a run, or of a member of a population."""
     return f"{processes.roles.head}/{index * config.learner.num_learners}"
 
 
 def _row(learners, say_once) -> dict:
-    """Returns the newest row of metrics, empty where the learners do not answer: the notices say for how long."""
+    """Returns the newest row of metrics; empty if a learner does not answer: the notices say for how long."""
     try:
         rows = [learner.status() for learner in learners]
     except Exception:  # not started yet, frozen, or already gone: the supervisor knows
@@ -167,7 +167,7 @@ def _row(learners, say_once) -> dict:
 
 
 def _tell_the_end(processes, config, folder: Path) -> None:
-    """Prints what was done, as the learners said it last: log files may lack it."""
+    """Prints what was done, by the learners' last reports: log files may lack it."""
     from impala.launching import runs as runs_lib
 
     for index, agent in enumerate(runs_lib.member_folders(folder)):
@@ -187,21 +187,21 @@ def _tell_the_end(processes, config, folder: Path) -> None:
 
 
 def _tell(line: str, file=None) -> None:
-    """Prints a line; where that cannot be (a terminal that went away, a full disk) the run goes on without."""
+    """Prints a line; if that fails (the terminal went away, the disk is full), the run goes on without it."""
     with contextlib.suppress(OSError):
         print(line, file=file, flush=True)
 
 
 def _table_mb(config, spec) -> dict[str, float]:
-    """Returns upper bounds of what the tables hold, uncompressed; refuses a replay larger than memory."""
+    """Returns upper bounds of the tables' megabytes, uncompressed; refuses tables that memory cannot hold."""
     from impala import agents
     from impala.nodes import estimates
     from impala.types import num_bytes
 
     chunk = agents.of(config).make_chunk_spec(config, spec)
     chunk_mb = (estimates.kept_step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
-    chunk_mb *= config.population.size  # every member has tables of its own
-    budget = estimates.budget_mb()  # learner, actors and system need some
+    chunk_mb *= config.population.size  # every member has its own tables
+    budget = estimates.budget_mb()  # leaves some for learner, actors and system
     replayed = config.replays_alone or config.replay.fraction
     sizes = {
         "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),
@@ -210,7 +210,7 @@ def _table_mb(config, spec) -> dict[str, float]:
     if sum(sizes.values()) * chunk_mb > budget:
         table = max(sizes, key=sizes.get)
         mb, of_table = sizes[table] * chunk_mb, table
-        if table == "replay.queue_size" and config.learner.max_lag is not None:  # which the size follows from
+        if table == "replay.queue_size" and config.learner.max_lag is not None:  # the queue's size follows from it
             of_table = "learner.max_lag"
         key = estimates.most_unusual(config, (of_table, "learner.unroll_length", "population.size"))
         value = config_lib.flatten(config)[key]
@@ -238,7 +238,7 @@ def _check_learners(config: config_lib.Config, threads: bool) -> None:
 
 
 def _num_gpus() -> int:
-    """The number of GPUs that the learners may use, told without TensorFlow; 0 where it finds no CUDA libraries."""
+    """Returns how many GPUs the learners may use, without importing TensorFlow; 0 if there are no CUDA libraries."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     has_cuda = importlib.util.find_spec("nvidia") or ctypes.util.find_library("cudart")  # of [gpu], or the system's
     if visible in ("", "-1") or not has_cuda:

@@ -80,10 +80,11 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step brought to each of N environments.
+    """The result of one step in each of N environments.
 
     The step after `is_last` ignores its action and returns the first observation of a new episode with `is_first`:
-    that transition is none, and losses mask it. An environment that needs more steps to begin sets it in each of them.
+    there is no transition across a reset, so losses mask it. An environment that needs several steps to begin sets
+    `is_first` in each of them.
     """
 
     observation: np.ndarray  # [N, …]
@@ -109,10 +110,10 @@ class Environment(Protocol):
         """Takes one action [N, …] in each environment; ignored where the last step was `is_last`."""
 
     def receive(self) -> Step:
-        """Returns what the last `send` brought."""
+        """Returns the step that the last `send` began."""
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Frees the environments' resources."""
 
 
 class Origin(NamedTuple):
@@ -131,30 +132,30 @@ class Origin(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """T consecutive transitions of one environment. Stacked after time by the dataset: [T, B, …] on the learner.
+    """T consecutive transitions of one environment. The dataset adds the batch axis after time: [T, B, …].
 
-    Field i of everything but `observation` and `is_first` belongs to the transition observation[i] → observation[i+1],
-    so nobody shifts. What an agent does not keep of its decisions is (). With stacked frames `observation` holds single
-    frames, the first k−1 of them the older planes of the stack at time 0, already zero where the episode is younger.
+    Index i of everything but `observation` and `is_first` belongs to the transition observation[i] → observation[i+1],
+    so nobody shifts. Fields that an agent does not keep are (). With stacked frames `observation` holds single frames;
+    the first k−1 are the older planes of the stack at time 0, already zero where they are older than the episode.
     """
 
     observation: Any  # [T+1+k−1, …]
     is_first: Any  # [T+1] bool
-    previous_action: Any  # […] as actions are, what led to observation[0]; 0 at is_first
+    previous_action: Any  # […] like actions; the one that led to observation[0], 0 at is_first
     previous_reward: Any  # [] float32, raw; 0 at is_first
-    a_tm1: Any  # [T, …] int32 or float32, as actions are
+    a_tm1: Any  # [T, …] int32 or float32, like actions
     logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
     weights_version: Any  # [] int64, optimizer updates in the weights that acted; [T] where inference is central
     origin: Any  # [6] int64, the fields of Origin
-    v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) when it was acted
-    core_state: Any = ()  # […] float32, before observation[0]; () for feed-forward networks
-    is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () as it is written
+    v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) by the weights that acted
+    core_state: Any = ()  # […] float32, the one before observation[0]; () for feed-forward networks
+    is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () when written
 
 
 def policy_columns(actions: Actions) -> dict[str, ArraySpec]:
-    """Returns what is kept of a decision that was drawn from a distribution, beside a value: fields of a `Chunk`."""
+    """Returns the fields of a `Chunk` that keep a decision drawn from a distribution: its parameters and a value."""
     return dict(logits_tm1=ArraySpec((actions.num_parameters,), np.float32), v_behaviour_tm1=ArraySpec((), np.float32))
 
 
@@ -166,7 +167,7 @@ def chunk_spec(
 
     Args:
       core_state_shape: of one environment; None for feed-forward networks, whose chunks have none.
-      kept: what is kept of each decision, of one step; by default `policy_columns`.
+      kept: specs, for one step, of what is kept of each decision; by default `policy_columns`.
       version_per_step: the weights may change within an unroll.
     """
     t = unroll_length
@@ -243,7 +244,7 @@ class TimeAccount:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
 
     def fractions(self) -> dict[str, float]:
-        """Returns the share of each part in the time since the last call, and starts anew."""
+        """Returns each part's share of the time since the last call, and starts anew."""
         now = time.perf_counter()
         elapsed, self._started = max(now - self._started, 1e-9), now
         shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
@@ -251,5 +252,5 @@ class TimeAccount:
         return shares
 
     def fraction(self, name: str) -> float:
-        """Returns the share of one part, and starts all anew."""
+        """Returns the share of one part, and starts anew for all."""
         return self.fractions().get(name, 0.0)

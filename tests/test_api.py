@@ -75,7 +75,7 @@ def test_one_of_gymnasiums_making_is_made_again_from_its_spec():
 
 
 @pytest.mark.parametrize("environment, expected", [
-    (lambda: Guess(), "got one Guess, of which no copies can be made; expected what makes one: Impala(Guess)"),
+    (lambda: Guess(), "got one Guess, of which no copies can be made; expected a class or function: Impala(Guess)"),
     (lambda: gymnasium.make_vec("CartPole-v1", num_envs=2), "expected a name, a gymnasium.Env class, or a function"),
     (lambda: Catch(num_environments=4), "expected it in Lockstep(environments=[…])"),
     (lambda: 5, "Impala: got int; expected a name, a gymnasium.Env class, or a function that makes one"),

@@ -21,7 +21,7 @@ class Actor:
       sync_weights: called at the start of every unroll, before its first action; brings the policy up to date and
         returns the version it acts with.
       unroll_length: T.
-      origin: of the first chunk of the first environment; says in `Episode`s where they were played.
+      origin: of the first chunk of the first environment; `Episode`s take from it where they were played.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Actor:
         """Acts for ever; yields the episodes that ended since the last yield, T + 1 times an unroll.
 
         Yields once before every unroll, before its weights are fetched, and once for each of its steps: while the
-        environments take it, or, where the policy decides elsewhere, while it does.
+        environments step or, if the policy decides elsewhere, while it decides.
         """
         environment, policy, writer, account = self._environment, self._policy, self._writer, self.account
         origin = self._origin
@@ -57,7 +57,7 @@ class Actor:
                 with account.part("inference"):
                     decision = policy.decide()
                 with account.part("environment"):
-                    environment.send(decision.action)  # many take the whole step here
+                    environment.send(decision.action)  # many environments take the whole step here
                 if not policy.decides_elsewhere:
                     yield finished
                 with account.part("environment"):
@@ -73,7 +73,7 @@ class Actor:
 
 
 class Scores:
-    """Raw score and length of the running episodes of an actor's environments, the first of them `first`."""
+    """Raw score and length of the running episodes of an actor's environments, which are numbered from `first`."""
 
     def __init__(self, num_environments: int, actor: int, first: int, task: int = 0):
         self._score = np.zeros(num_environments)
@@ -93,9 +93,9 @@ class Scores:
 
 
 def total_fractions(actors: Iterable[Actor], blocked: float) -> dict[str, float]:
-    """Returns the shares of time of actors that take turns in one thread, each part's added up.
+    """Returns the shares of time of actors that take turns in one thread, summed for each part.
 
-    `blocked` is the share for which their writers waited for room; it is taken out of the table's.
+    `blocked` is the share of time that their writers waited for room; it is subtracted from the table's.
     """
     shares = [actor.account.fractions() for actor in actors]
     total = {name: sum(s.get(name, 0.0) for s in shares) for name in set().union(*shares)}

@@ -1,4 +1,4 @@
-"""How an agent acts: from what its network says of a state to an action, and what of both is kept to train on."""
+"""How an agent acts: from its network's outputs for a state to an action, and what is kept of both to train on."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,16 +13,16 @@ Choose = Callable[[tuple[np.ndarray, ...], np.random.Generator], tuple[np.ndarra
 
 
 class Behaviour(NamedTuple):
-    """What those who act must know of an agent."""
+    """What acting must know of an agent."""
 
     choose: Choose
-    numbers: tuple[ArraySpec, ...]  # what the network says of a state: `choose` takes [N, …] of each
-    kept: dict[str, ArraySpec]  # what a decision keeps, in order: columns of the chunk, of one step
+    numbers: tuple[ArraySpec, ...]  # the network's outputs for one state; `choose` takes [N, …] of each
+    kept: dict[str, ArraySpec]  # what is kept of a decision, in order: the chunk's columns, each for one step
     core_state_shape: tuple[int, ...] | None = None  # of one environment; None without a core
 
 
 def sampled(actions: Actions, *, greedy: bool = False, core_state_shape=None) -> Behaviour:
-    """Draws from the distribution whose parameters the network gives beside a value; keeps both.
+    """Draws from the distribution whose parameters the network gives, along with a value; keeps both.
 
     Args:
       greedy: take the most probable action instead.

@@ -19,20 +19,20 @@ class Writer(Protocol):
     def start(
         self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()
     ) -> None:
-        """Begins an unroll at `step`; `window` [k, N, …] ends with its observation, `core_state` is before it."""
+        """Begins an unroll at `step`: `window` [k, N, …] ends with its observation, `core_state` precedes it."""
 
     def append(self, decision: Decision, step: Step) -> None:
-        """Adds one transition: what was decided, and the step that it brought."""
+        """Adds one transition: the decision, and the step that followed."""
 
 
 class UnrollWriter:
     """Cuts the steps of N environments into N chunks of T transitions and hands them to `sink`.
 
-    Consecutive chunks overlap by one observation: what ends one unroll starts the next, so no transition is lost and
-    none is written twice.
+    Consecutive chunks overlap by one observation: the last of one unroll is the first of the next, so no transition is
+    lost and none is written twice.
 
     Args:
-      behaviour: says what is kept of decisions; by default as `Policy`'s.
+      behaviour: says what is kept of decisions; the same default as `Policy`'s.
       version_per_step: chunks hold the version of each decision, [T], rather than one of the whole unroll.
     """
 
@@ -51,7 +51,7 @@ class UnrollWriter:
     def start(
         self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()
     ) -> None:
-        """See `Writer`; starts from fresh memory, so that chunks handed on earlier stay as they are."""
+        """See `Writer`; allocates new arrays, so that chunks handed on earlier do not change."""
         self._chunk = map_fields(lambda spec: np.empty((self._n, *spec.shape), spec.dtype), self._specs)  # each [N, …]
         self._t, k = 0, self._num_stacked
         self._chunk.observation[:, :k] = np.swapaxes(window, 0, 1)
@@ -83,7 +83,7 @@ class UnrollWriter:
 
 
 class InTurn:
-    """Hands chunks to several sinks in turn; `seq` counts the chunks of an environment in each of them."""
+    """Hands chunks to several sinks in turn; in each of them `seq` counts an environment's chunks from 0."""
 
     def __init__(self, sinks: Sequence["TableSink"]):
         self._sinks, self._num_chunks = sinks, 0
@@ -102,18 +102,18 @@ class InTurn:
             sink(share)
 
     def blocked_fraction(self) -> float:
-        """Returns the share of time waited for the tables since the last call."""
+        """Returns the share of time spent waiting for the tables since the last call."""
         return sum(sink.blocked_fraction() for sink in self._sinks)
 
 
 class TableSink:
-    """Writes chunks into Reverb tables, one step each and one item a table; a full queue holds the caller back.
+    """Writes chunks into Reverb tables: one step a chunk, one item in each table. A full queue blocks the caller.
 
     Args:
       client: a `reverb.Client`.
       tables: names; all of their items share the step.
       should_stop: asked twice a second while the queue is full; True abandons the wait.
-      max_pending: items that may be on their way when a call returns, so that sending overlaps with stepping.
+      max_pending: items of each table that may be in flight when a call returns: sending overlaps with stepping.
 
     Raises (on call):
       ValueError: a chunk holds a value that is not finite; nothing of that call is written.
@@ -138,7 +138,7 @@ class TableSink:
             trajectory = {name: column[-1] for name, column in self._writer.history.items()}
             for table in self._tables:
                 self._writer.create_item(table, priority=1.0, trajectory=trajectory)
-        # Reverb's blocking calls swallow signals: wait in slices, and ask between them.
+        # Reverb's blocking calls swallow signals: wait in slices, and call `should_stop` between them.
         while not self._should_stop():
             try:
                 with self._account.part("blocked"):
@@ -148,11 +148,11 @@ class TableSink:
                 continue
 
     def blocked_fraction(self) -> float:
-        """Returns the share of time waited for the table since the last call."""
+        """Returns the share of time spent waiting for the table since the last call."""
         return self._account.fraction("blocked")
 
     def close(self) -> None:
-        """Ends the stream; items on their way are dropped."""
+        """Ends the stream; items in flight are dropped."""
         self._writer.close()
 
 

@@ -1,4 +1,4 @@
-"""Threads that all do the same work, and callers that take part, as many as are wanted at the moment."""
+"""Threads that all do the same work, and a gate for callers; both can be resized while they are in use."""
 
 import contextlib
 import threading
@@ -9,8 +9,8 @@ class Crew:
     """Runs `turn` over and over in `size` threads; `size` may be set while they run.
 
     Args:
-      turn: one turn of the work; it returns within a second or so even where there is nothing to do.
-      size: threads; 1 or more.
+      turn: one turn of the work; it returns within a second or so even if there is nothing to do.
+      size: number of threads; 1 or more.
       name: of the threads.
     """
 
@@ -18,7 +18,7 @@ class Crew:
         self._turn, self._name = turn, name
         self._changed = threading.Condition()
         self._num_at_work, self._num_threads, self._is_paused, self._is_over = 0, 0, False, False
-        self.error: BaseException | None = None  # that a turn raised; the crew stopped then
+        self.error: BaseException | None = None  # raised by a turn; it stopped the crew
         self.size = size
 
     @property
@@ -33,7 +33,7 @@ class Crew:
         with self._changed:
             self._size = size
             self._changed.notify_all()
-            while self._num_threads < size:  # who is not wanted any more sleeps until he is
+            while self._num_threads < size:  # surplus threads never end: they sleep until needed
                 arguments = (self._num_threads,)
                 thread = threading.Thread(target=self._work, args=arguments, name=self._name, daemon=True)
                 thread.start()
@@ -41,7 +41,7 @@ class Crew:
 
     @contextlib.contextmanager
     def paused(self):
-        """Surrounds what needs all hands off: waits until every turn is over, and lets none begin meanwhile."""
+        """Waits until every turn is over, and lets none begin until the block ends."""
         with self._changed:
             self._is_paused = True
             self._changed.wait_for(lambda: self._num_at_work == 0)
@@ -53,13 +53,13 @@ class Crew:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the threads; each when its turn is over."""
+        """Ends each thread once its turn is over; does not wait for that."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raises what a turn raised."""
+        """Raises the error that a turn raised, if any."""
         if self.error is not None:
             raise self.error
 
@@ -72,7 +72,7 @@ class Crew:
                 self._num_at_work += 1
             try:
                 self._turn()
-            except BaseException as error:  # whoever owns the crew asks for it
+            except BaseException as error:  # kept for the crew's owner, who calls `check`
                 self.error = error
             finally:
                 with self._changed:
@@ -97,6 +97,6 @@ class Gate:
             self._changed.notify_all()
 
     def may_pass(self, agent: int, timeout_seconds: float) -> bool:
-        """Returns whether it is the agent's turn, if need be after waiting for it."""
+        """Waits at most `timeout_seconds` until `agent` may pass; returns whether it may."""
         with self._changed:
             return self._changed.wait_for(lambda: agent < self._size, timeout_seconds)

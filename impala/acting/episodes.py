@@ -12,7 +12,7 @@ def play(
     environment: Environment, policy: Policy, *, num_episodes: int, seed: int,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[float]:  # fmt: skip
-    """Plays `num_episodes` episodes and returns their raw scores; none where it was time to stop before.
+    """Plays `num_episodes` episodes and returns their raw scores, or [] if `should_stop` ended them early.
 
     Each environment plays the same number of episodes, so that short ones are not favoured.
     """

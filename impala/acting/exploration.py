@@ -1,4 +1,4 @@
-"""Exploring where the policy is greedy in action values: how, and how much each actor does."""
+"""Exploration where the policy is greedy in action values: how it is done, and how much of it each actor does."""
 
 from collections.abc import Callable
 
@@ -21,10 +21,10 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
 
 
 def epsilon_greedy(actions: Discrete, epsilon: Callable[[], float]) -> Behaviour:
-    """Takes the action of the highest value, or with probability ε any one; keeps nothing.
+    """Takes the action with the highest value, or with probability ε a uniformly random one; keeps nothing.
 
     Args:
-      epsilon: says ε, in [0, 1], at every decision.
+      epsilon: returns ε, in [0, 1]; called at every decision.
     """
 
     def choose(numbers, random):

@@ -3,8 +3,9 @@
     Client: step ──▶ Lanes: Policy, Writer ──▶ Gatherer ──▶ network, one call for all
             action ◀──────── decision ◀── logits, value ◀──┘
 
-What each client's environments remember is kept by `acting.lanes`, so that observations cross the network once and a
-client only steps environments. GA3C's agents keep that themselves and ask for outputs alone: `acting.predictors`.
+`acting.lanes` keeps the state of each client's environments (frames, core state, unroll), so that every observation is
+sent once and a client only steps environments. GA3C's agents keep that state themselves and ask for outputs alone:
+`acting.predictors`.
 """
 
 import contextlib
@@ -17,17 +18,17 @@ from impala.acting.policies import Outputs
 
 
 class Gatherer:
-    """Is `Outputs` for many threads at once: what they ask for goes through `outputs` as one batch.
+    """An `Outputs` for many threads at once, whose requests go through `outputs` as one batch.
 
-    A batch is closed when it is full or when its first caller has waited long enough; while as many are computed as may
-    be, the next one fills.
+    A batch is closed when it is full or when its first caller has waited long enough; while `num_at_once` batches are
+    being computed, the next one keeps filling.
 
     Args:
       outputs: the network, (window [k, N, …], is_first [1, N], …) → arrays [N, …].
-      max_environments: most N of a batch; a caller's own are never divided.
-      timeout_seconds: that the first caller waits for others.
-      num_at_once: batches that may be computed at the same time: a small network gives one the time that another's
-        threads wait for each other.
+      max_environments: largest N of a batch; one caller's environments are never divided.
+      timeout_seconds: how long the first caller waits for others.
+      num_at_once: batches that may be computed at the same time: with a small network, one fills the gaps in which
+        another's threads wait for each other.
     """
 
     def __init__(self, outputs: Outputs, *, max_environments: int, timeout_seconds: float, num_at_once: int = 1):
@@ -40,7 +41,7 @@ class Gatherer:
             raise ValueError(f"num_at_once={num_at_once}; expected 1 or more")
         self._num_at_once = num_at_once
         self._condition, self._computing = threading.Condition(), threading.Semaphore(num_at_once)
-        self._pausing = threading.Lock()  # two who took a part each would wait for ever
+        self._pausing = threading.Lock()  # two callers of `paused`, each with some of the permits, would deadlock
         self._open: _Batch | None = None
         self.log = BatchLog()
 
@@ -69,7 +70,7 @@ class Gatherer:
 
     @contextlib.contextmanager
     def paused(self):
-        """Surrounds a change of the network's weights: no batch is computed meanwhile."""
+        """Computes no batch during the block, which may change the network's weights."""
         with self._pausing:
             for _ in range(self._num_at_once):
                 self._computing.acquire()
@@ -86,19 +87,19 @@ class Gatherer:
 
     def _compute(self, batch: "_Batch") -> None:
         try:
-            with self._computing:  # while others are computed, this one goes on filling
+            with self._computing:  # while it waits for others to be computed, this batch keeps filling
                 with self._condition:
                     self._close(batch)
                 batch.rows = compute_together(self._outputs, batch.requests)
                 self.log.add(batch.size, time.perf_counter() - batch.started)
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # raised in every waiting caller
             batch.error = error
         finally:
             batch.done.set()
 
 
 class BatchLog:
-    """Counts batches, the environments in them, and how long they took; for several threads."""
+    """Counts batches, the environments in them, and how long they took; thread-safe."""
 
     def __init__(self):
         self.num_batches = self.num_environments = 0
@@ -112,7 +113,7 @@ class BatchLog:
             self._slowest = max(self._slowest, seconds)
 
     def columns(self) -> dict[str, float]:
-        """Returns what was since the last call: environments in a batch on average, and the slowest batch's seconds."""
+        """Returns a batch's mean number of environments and the slowest batch's seconds, both since the last call."""
         with self._lock:
             batches, environments = self.num_batches - self._last[0], self.num_environments - self._last[1]
             slowest, self._last, self._slowest = self._slowest, (self.num_batches, self.num_environments), 0.0
@@ -123,7 +124,7 @@ def compute_together(outputs: Outputs, requests: list[tuple[np.ndarray, ...]]) -
     """Calls `outputs` once for the inputs of several requests; returns each one's rows."""
     if len(requests) == 1:
         return [outputs(*requests[0])]
-    # Windows, is_first and what led to an observation have environments second, a core state first.
+    # Environments are the second axis of window, is_first, last action and last reward, the first of a core state.
     columns = zip([1, 1, 1, 1, 0], zip(*requests))
     rows = outputs(*(np.concatenate(parts, axis=axis) for axis, parts in columns))
     ends = np.cumsum([is_first.shape[1] for _, is_first, *_ in requests])[:-1]

@@ -1,4 +1,4 @@
-"""What the server of many clients remembers of each, and writes for it (SEED RL, Espeholt et al. 2019, section 3).
+"""What the server of many clients keeps and writes for each of them (SEED RL, Espeholt et al. 2019, section 3).
 
 A *lane* is a group of environments that step together. `Lanes` keeps its frames, core state and unroll in progress.
 """
@@ -16,17 +16,17 @@ from impala.types import EnvironmentSpec, Episode, Step
 
 
 class Lanes:
-    """Decides for the lanes of many clients and writes their unrolls; called from a thread for each request.
+    """Decides for the lanes of many clients and writes their unrolls; each request calls it from a thread of its own.
 
-    Every request is answered once: a client that heard no answer asks again under the same number and gets the same
-    decision, and its step is not counted twice. Where a lane is not known, its client lives anew, or a decision failed,
-    it begins as an episode does, whatever the step says, and its unfinished unrolls are dropped and counted.
+    Every request takes effect once: a client that got no answer repeats its request under the same number and gets the
+    same decision; the step is not counted twice. If a lane is unknown, its client has restarted, or a decision failed,
+    the lane begins like an episode, whatever the step says; its unfinished unrolls are dropped and counted.
 
     Args:
-      make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that they share.
+      make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that the lanes share.
       make_writer: (lane, number of environments) → `Writer`.
       unroll_length: T.
-      spec: of the environments; a step of others is refused.
+      spec: of the environments; a step that does not fit it is refused.
       on_episodes: takes the episodes that ended.
     """
 
@@ -43,19 +43,20 @@ class Lanes:
         self.num_dropped_unrolls = 0
 
     def step(self, lane: LaneId, number: int, step: Step) -> Decision:
-        """Takes what the last action brought, the first step of a life included, and decides on the next action.
+        """Takes the step that followed the last action (or a life's first step) and decides on the next action.
 
         Args:
-          number: of the request, one more than that of the lane's last.
+          number: of the request, one more than the lane's last.
 
         Raises:
-          Refused: the lane has another request under way, other environments than before or those of another lane, or
-            is in a later life already; or the step is not one of these environments, or not finite.
+          Refused: the lane has another request under way, has a different number of environments than before or those
+            of another lane, or is already in a later life; the number is not the next one; or the step does not fit
+            the spec, or is not finite.
         """
         self._check(lane, step)
         with self._lock:
             kept = self._lane(lane, number, len(step.reward))
-            # A client whose line broke asks again while its first request is under way: it gets the same decision.
+            # A client whose connection broke may repeat a request that is under way: it gets the same decision.
             is_repeated = number == kept.number
             if not is_repeated:
                 kept.admit(number)
@@ -67,7 +68,7 @@ class Lanes:
             decision, episodes = (kept.decision, []) if is_repeated and kept.decision is not None else kept.step(step)
         except Refused:
             raise
-        except BaseException:  # it is not known how far it came: the client's next request begins anew
+        except BaseException:  # unknown how far the step got: the client's next request begins anew
             with self._lock:
                 if self._lanes.get(lane[:2]) is kept:
                     self.num_dropped_unrolls += kept.begin_anew()
@@ -87,12 +88,12 @@ class Lanes:
                 raise Refused(f"{lane}: {num_environments} environments; expected {kept.num_environments} as before")
             return kept
         environments = range(lane.first_environment, lane.first_environment + num_environments)
-        for key, other in list(self._lanes.items()):  # what the environments were to their client's last life
+        for key, other in list(self._lanes.items()):  # lanes that hold some of these environments
             if key[0] == lane.actor and range(max(key[1], environments.start), min(other.end, environments.stop)):
                 if other.life >= lane.life:
                     raise Refused(f"{lane}: environments {key[1]} to {other.end - 1} are another lane's")
                 self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
-        if kept is None and number > 0 and (number - 1) % self._unroll_length:  # of a server before this one
+        if kept is None and number > 0 and (number - 1) % self._unroll_length:  # unrolls begun at an earlier server
             self.num_dropped_unrolls += num_environments
         policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
         self._lanes[lane[:2]] = Lane(lane, policy, writer, num_environments, number, self._unroll_length)
@@ -104,7 +105,7 @@ class Lanes:
 
 
 class Lane:
-    """What is remembered of one lane in one life: `Actor.steps`, turned inside out.
+    """The state of one lane in one life: `Actor.steps`, turned inside out.
 
     Args:
       lane: its name.
@@ -119,7 +120,7 @@ class Lane:
     ):
         self.life, self.num_environments, self.busy = lane.life, num_environments, threading.Lock()
         self.end = lane.first_environment + num_environments
-        self.number = number - 1  # of the last request, be it under way or answered
+        self.number = number - 1  # of the last request, under way or answered
         self.decision: Decision | None = None  # on the last step; None where a life begins
         self._lane, self._policy, self._writer, self._unroll_length = lane, policy, writer, unroll_length
         self._scores = Scores(num_environments, lane.actor, lane.first_environment, lane.task)
@@ -131,7 +132,7 @@ class Lane:
         return self.num_environments if self._t % self._unroll_length else 0
 
     def admit(self, number: int) -> None:
-        """Takes the lane for the request that follows the last one. Raises `Refused` where it is another, or early."""
+        """Acquires the lane for the next request. Raises `Refused` if one is under way, or `number` is not the next."""
         if not self.busy.acquire(blocking=False):
             raise Refused(f"{self._lane}: request {number} while {self.number} is under way; expected one at a time")
         if self.decision is not None and number != self.number + 1:
@@ -140,31 +141,31 @@ class Lane:
         self.number = number
 
     def begin_anew(self) -> int:
-        """Forgets what led here, as a new life does, but goes on numbering chunks; returns what it drops."""
+        """Resets the lane as a new life does, but keeps numbering chunks; returns the number of unrolls it drops."""
         num_dropped = self.num_unfinished_unrolls
         self._t, self.decision = 0, None
         return num_dropped
 
     def step(self, step: Step) -> tuple[Decision, list[Episode]]:
-        """Takes a step and decides on it; returns the episodes that ended as well."""
+        """Takes a step and decides on it; also returns the episodes that ended."""
         episodes = self.observe(step)
         return self.decide(), episodes
 
     def observe(self, step: Step) -> list[Episode]:
         """Takes a step, which may end an unroll and begin the next; returns the episodes that ended."""
         last, episodes = self.decision, []
-        if last is None:  # whatever came before is not known here
+        if last is None:  # what came before is unknown here
             self._is_partial = ~step.is_first
             step = step._replace(is_first=np.ones_like(step.is_first), reward=np.zeros_like(step.reward))
         self._policy.observe(step)
         if last is not None:
-            self._t += 1  # a full queue holds `append` back, after which nothing of the unroll can get lost
+            self._t += 1  # before `append`, which a full queue may block: the unroll it completes is not lost
             self._writer.append(last, step)
             episodes = self._scores.add(step, int(np.max(last.version, initial=0)))
             is_partial, self._is_partial = self._is_partial, self._is_partial & ~step.is_last
             episodes = [e for e in episodes if not is_partial[e.environment - self._lane.first_environment]]
         if self._t % self._unroll_length == 0:
-            action = 0 if last is None else last.action  # a life begins as an episode: nothing led to it
+            action = 0 if last is None else last.action  # a life begins like an episode: no action led to it
             self._writer.start(self._policy.window, step, action, 0, self._policy.core_state)
         return episodes
 

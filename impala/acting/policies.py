@@ -1,4 +1,4 @@
-"""From a step to an action, and what must be remembered of it to train on it later."""
+"""From a step to an action, and what must be kept of it to train on it later."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,34 +10,34 @@ from impala.types import EnvironmentSpec, Step
 
 
 class Decision(NamedTuple):
-    """An action, and what is kept of how it came about."""
+    """An action, and what is kept of how it was chosen."""
 
     action: np.ndarray  # [N, …]
-    kept: tuple[np.ndarray, ...]  # [N, …] each, as `Behaviour.kept` says; () where others keep it
+    kept: tuple[np.ndarray, ...]  # [N, …] each, as `Behaviour.kept` says; () if another process keeps it
     version: Any = ()  # [N] int64, of the weights, where they may change from step to step
 
 
-# (window [k, N, …], is_first [1, N]) → the numbers of the behaviour, [N, …] each; with a core
+# (window [k, N, …], is_first [1, N]) → `Behaviour.numbers`, [N, …] each; with a core
 # (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (*numbers, core_state);
 # and, last, the version [N] where the weights may change from step to step.
 Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
 class Policy:
-    """Decides by a network's numbers; remembers the k last frames of each of N environments.
+    """Decides by a network's outputs; remembers the last k frames of each of N environments.
 
-    To bring your own, write `observe`, `decide`, `window`, `core_state` and `decides_elsewhere`.
+    To write your own, define `observe`, `decide`, `window`, `core_state` and `decides_elsewhere`.
 
     Args:
-      outputs: the network at one time; it runs in this process or behind an RPC.
+      outputs: the network at one time step; it runs in this process or behind an RPC.
       spec: of the environment.
       num_environments: N.
-      seed: of what is drawn.
+      seed: of the random draws.
       behaviour: by default draws from a distribution over the environment's actions.
     """
 
     core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
-    decides_elsewhere = False  # else `observe` asks, and the time until `decide` is another lane's
+    decides_elsewhere = False  # if True, `observe` asks, and other lanes run until `decide`
 
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int,
@@ -66,7 +66,7 @@ class Policy:
         return Decision(*self._behaviour.choose(numbers, self._random), *version)
 
     def _ask(self, *inputs) -> tuple[tuple, tuple]:
-        """Returns the numbers of the behaviour, and what the network says behind them."""
+        """Returns the behaviour's numbers, and the outputs that follow them."""
         outputs, count = self._outputs(*inputs), len(self._behaviour.numbers)
         return tuple(outputs[:count]), tuple(outputs[count:])
 
@@ -103,9 +103,9 @@ def make(outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed
 
 
 def network_outputs(network) -> Outputs:
-    """Compiles a network into `Outputs`, traced once a shape; policies of several lanes share it.
+    """Compiles a network into `Outputs`, traced once for each shape; policies of several lanes can share it.
 
-    The network's `numbers` takes what it says of n = 1 observations and returns what its agent's behaviour needs.
+    The network's `numbers` takes its outputs for n = 1 time steps and returns what its agent's behaviour needs.
     """
     import tensorflow as tf
 
@@ -114,8 +114,8 @@ def network_outputs(network) -> Outputs:
         outputs = network(window, is_first, *memory)
         return *network.numbers(outputs), *([outputs.core_state] if memory else [])
 
-    # Small networks compute for less time than it takes a tf.function to find the trace for its arguments (0.3 ms); and
-    # most steps start no episode, so that their `is_first` need not be converted every time.
+    # A small network computes in less time than a tf.function needs to find the trace for its arguments (0.3 ms), so
+    # traces are looked up here. Most steps start no episode: one constant serves as their `is_first`.
     traces = {}
 
     def outputs(window, is_first, *memory):
@@ -131,7 +131,7 @@ def network_outputs(network) -> Outputs:
 
 
 def with_version(outputs, version: Callable[[], int]) -> Outputs:
-    """Returns `outputs` that also say, last, which version of the weights they are of."""
+    """Returns `outputs` that also return, last, the version of the weights that computed them."""
 
     def outputs_and_version(*inputs):
         now = version()

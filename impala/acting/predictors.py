@@ -1,9 +1,9 @@
 """A queue of requests for predictions and the threads that answer them (GA3C, Babaeizadeh et al. 2016, section 4).
 
-    agent ──▶ prediction queue ──▶ predictor threads: all that wait, one call of the network ──▶ each his rows
+    agent ──▶ prediction queue ──▶ predictor threads: all waiting, one call of the network ──▶ each request its rows
 
-Nobody waits for others: a predictor takes what is there, and what comes meanwhile is the next batch, whereas
-`inference.Gatherer` waits for a batch to fill.
+No request waits for others: a predictor takes those that are queued, and those that arrive meanwhile are the next
+batch, whereas `inference.Gatherer` waits for a batch to fill.
 """
 
 import collections
@@ -16,13 +16,13 @@ from impala.acting.policies import Outputs
 
 
 class Predictors:
-    """Is `Outputs` for many threads at once, through N_P predictor threads: `crew.size` of them.
+    """An `Outputs` for many threads at once, computed by the N_P predictor threads of `crew`.
 
     Args:
       outputs: the network, as in `Gatherer`; called by several threads at once.
-      max_environments: most N of a batch; a request's own are never divided.
+      max_environments: largest N of a batch; one request's environments are never divided.
       num_threads: N_P.
-      queue_size: requests; who asks when it is full waits for room.
+      queue_size: most requests that wait; when it is full, callers wait for room.
     """
 
     _SLICE_SECONDS = 0.2
@@ -51,7 +51,7 @@ class Predictors:
         return request.rows
 
     def _answer(self) -> None:
-        """Takes the first request, waiting for it, and all behind it that fit; answers them."""
+        """Waits for a request, takes it and all behind it that fit into a batch, and answers them."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._requests, self._SLICE_SECONDS):
                 return
@@ -66,7 +66,7 @@ class Predictors:
             self.log.add(size, time.perf_counter() - taken[0].started)
             for request, its_rows in zip(taken, rows):
                 request.rows = its_rows
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # raised in every waiting caller
             for request in taken:
                 request.error = error
         finally:

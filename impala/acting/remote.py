@@ -1,4 +1,4 @@
-"""What an actor has whose policy, or the network behind it, is in another process (`inference`, `lanes`)."""
+"""What an actor uses when its policy, or the network behind it, is in another process (`inference`, `lanes`)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,16 +13,16 @@ from impala.acting.policies import Decision
 from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
 
 _SLICE_SECONDS = 0.2
-_LIFE_BITS = 42  # milliseconds of 139 years
+_LIFE_BITS = 42  # hold the milliseconds of 139 years
 
 
 def new_life(incarnation: int) -> int:
-    """Returns a number that rises with every start of a client, of this launch or of a later one."""
+    """Returns a number that rises with every start of a client, within a launch and from one launch to the next."""
     return (incarnation << _LIFE_BITS) + time.time_ns() // 1_000_000
 
 
 class LaneId(NamedTuple):
-    """Names a lane, and which life of its client it is in: `life` rises whenever the client starts anew."""
+    """Names a lane and its client's current life: `life` rises whenever the client restarts."""
 
     actor: int
     first_environment: int
@@ -40,10 +40,10 @@ class Stopped(Exception):
 
 
 class Pending(Protocol):
-    """What was asked for and is not yet there; `over_rpc` and shared memory give it."""
+    """A result that was asked for and may not have arrived yet; `over_rpc` and shared memory return it."""
 
     def wait(self, seconds: float) -> bool:
-        """Returns whether the result is there, if need be after waiting so long."""
+        """Waits at most `seconds` for the result; returns whether it is there."""
 
     def result(self) -> Any:
         """Returns the result, or raises what the other side raised."""
@@ -58,7 +58,7 @@ class _OverRpc:
 
 
 def over_rpc(method: Callable[..., futures.Future]) -> Callable[..., Pending]:
-    """Returns an RPC client's `futures.method` as what the classes here take."""
+    """Turns an RPC client's `futures.method` into a `request` as the classes here take it."""
     return lambda *arguments: _OverRpc(method(*arguments))
 
 
@@ -66,7 +66,7 @@ Fields = list[tuple[tuple[int, ...], np.dtype]]  # (shape, dtype) of each array
 
 
 def decision_fields(spec: EnvironmentSpec, num_environments: int) -> tuple[Fields, Fields]:
-    """Returns the fields of a `Step`, and of what is told of a `Decision` on it: action and version."""
+    """Returns the fields of a `Step`, and of what is sent of the `Decision` on it: action and version."""
     n, (shape, dtype), (action_shape, action_dtype) = num_environments, spec.observation, spec.actions.array
     numbers, bools = ((n,), np.float32), ((n,), np.bool_)
     return (
@@ -76,7 +76,7 @@ def decision_fields(spec: EnvironmentSpec, num_environments: int) -> tuple[Field
 
 
 def network_fields(spec: EnvironmentSpec, num_environments: int, behaviour: Behaviour) -> tuple[Fields, Fields]:
-    """Returns the inputs of an `Outputs` and what it gives, the version included."""
+    """Returns the fields of the inputs of an `Outputs` and of what it returns, the version included."""
     n, (shape, dtype) = num_environments, spec.observation
     _, ((action_shape, action_dtype), version) = decision_fields(spec, n)
     core = [((n, *behaviour.core_state_shape), np.float32)] if behaviour.core_state_shape else []
@@ -90,7 +90,7 @@ class Refused(ValueError):
 
 
 def check_fields(who: str, names: Sequence[str], arrays: Sequence[np.ndarray], fields: Fields, spec_name: str) -> None:
-    """Raises `Refused`, naming the first of `arrays` that is not what `fields` says, or not finite."""
+    """Raises `Refused`, naming the first of `arrays` that does not match `fields` or is not finite."""
     if len(arrays) != len(fields):
         raise Refused(f"{who}: {len(arrays)} arrays; expected {len(fields)} of {spec_name}: {', '.join(names)}")
     for name, array, (shape, dtype) in zip(names, arrays, fields):
@@ -104,7 +104,7 @@ def check_fields(who: str, names: Sequence[str], arrays: Sequence[np.ndarray], f
 
 
 def result_of(pending: Pending, should_stop: Callable[[], bool]) -> Any:
-    """Waits for a result. Raises `Stopped` when `should_stop` says so first."""
+    """Waits for a result. Raises `Stopped` if `should_stop` returns True first."""
     while not pending.wait(_SLICE_SECONDS):
         if should_stop():
             raise Stopped
@@ -112,13 +112,13 @@ def result_of(pending: Pending, should_stop: Callable[[], bool]) -> Any:
 
 
 class Client:
-    """A policy that decides elsewhere; for an `Actor` whose unrolls are written there too.
+    """A policy whose decisions are made in another process, where its `Actor`'s unrolls are written too.
 
-    Asks as soon as a step is observed, so that whatever its actor does before it needs the decision takes no time.
+    Asks as soon as a step is observed, so that the answer is computed while the actor does other work.
 
     Args:
-      request: (number, *step) → pending action and version; what is lost on the way it repeats.
-      should_stop: asked while an answer is waited for; True raises `Stopped`.
+      request: (number, *step) → pending action and version; it repeats what is lost on the way.
+      should_stop: called while waiting for an answer; True raises `Stopped`.
     """
 
     window, core_state, decides_elsewhere = np.zeros(0), (), True
@@ -133,7 +133,7 @@ class Client:
         self._number += 1
 
     def decide(self) -> Decision:
-        """Returns what was decided on the last step observed; what is kept of it is kept there."""
+        """Returns the decision on the last step observed; what training needs of it stays in the other process."""
         action, version = result_of(self._pending, self._should_stop)
         return Decision(action, (), version)
 
@@ -149,10 +149,10 @@ class NoWriter:
 
 
 class Network:
-    """Is `Outputs` of a network that computes elsewhere.
+    """The `Outputs` of a network in another process.
 
     Args:
-      request: (*inputs) → pending outputs, or nothing where the caller has to ask again.
+      request: (*inputs) → pending outputs, which are empty if the caller has to ask again.
       should_stop: see `Client`.
     """
 
@@ -168,7 +168,7 @@ class Network:
 
 
 class Sink:
-    """Hands the chunks of an unroll to a queue elsewhere; those of one unroll may be on their way as the next is acted.
+    """Hands the chunks of an unroll to a queue in another process; they may be in flight while the next one is acted.
 
     Args:
       request: (list of chunks, each the tuple of its fields) → pending until there was room for them.
@@ -188,5 +188,5 @@ class Sink:
         self._pending = self._request([tuple(chunk) for chunk in chunks])
 
     def blocked_fraction(self) -> float:
-        """Returns the share of time waited for the queue since the last call."""
+        """Returns the share of time spent waiting for the queue since the last call."""
         return self._account.fraction("blocked")

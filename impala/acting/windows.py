@@ -1,8 +1,8 @@
-"""From steps to overlapping windows of T transitions, one for every step: what is replayed rather than handed on once.
+"""From steps to overlapping windows of T transitions, one for every step, for agents that replay.
 
-A window shares its steps with its neighbours, so that they are kept once. It holds T + k observations, the first k − 1
-of them the older planes of the stack that its first state is; those of an episode before are zeroed where windows are
-read (`replay.windows`), since in the table they are their own episode's.
+Neighbouring windows share their steps, and each step is stored once. A window holds T + k observations; the first k − 1
+are the older planes of its first state's stack. Planes of an earlier episode are zeroed when a window is read
+(`replay.windows`), not here, since windows of that episode share them.
 """
 
 import collections
@@ -16,7 +16,7 @@ from impala.types import EnvironmentSpec, Origin, Step, TimeAccount
 
 
 class Sink(Protocol):
-    """What takes the steps of N environments."""
+    """Takes the steps of N environments."""
 
     def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
         """Takes a step of each environment, and whether it ends a window to train on."""
@@ -25,12 +25,12 @@ class Sink(Protocol):
 class WindowWriter:
     """A `chunks.Writer` whose steps are handed to `sink` one by one.
 
-    No window begins with a transition across a reset, which is none.
+    No window begins across a reset, where there is no transition.
 
     Args:
       length: T.
       origin: of the first environment.
-      on_steps: takes how many transitions a step was, those across a reset not counted.
+      on_steps: takes the number of transitions of each step; across a reset there is none to count.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class WindowWriter:
         self._is_first: collections.deque[np.ndarray] = collections.deque(maxlen=length + 1)  # of the last T + 1 states
 
     def start(self, window: np.ndarray, step: Step, previous_action, weights_version: int, core_state=()) -> None:
-        """See `chunks.Writer`; only a life's first has something to write: the frames that its first state is of."""
+        """See `chunks.Writer`; only the first call writes anything: the frames of the first state's stack."""
         self._version = weights_version
         if self._is_first:
             return
@@ -67,7 +67,7 @@ class WindowWriter:
         version = np.int64(self._version)
         columns = (step.observation, step.is_first, action, step.reward, step.discount)
         if not _are_finite(step.reward, step.observation):
-            raise ValueError(f"a step of {Origin(*self._origins[0])}, or beside it, holds a value that is not finite")
+            raise ValueError(f"a step of {Origin(*self._origins[0])} or a neighbour holds a value that is not finite")
         self._sink(
             [
                 dict(observation=o, is_first=f, a_tm1=a, r_t=r, discount_t=d, weights_version=version, origin=origin)
@@ -86,9 +86,9 @@ class TableWindows:
 
     Args:
       client: a `reverb.Client`.
-      lengths: of a window's columns, the newest steps of each; of those that are not named the last.
-      should_stop: asked twice a second while the rate limiter holds the writer back; True abandons the wait.
-      max_pending: windows of each environment that may be on their way when a call returns.
+      lengths: how many of the newest steps a window holds of each column; only the last one of a column not named.
+      should_stop: asked twice a second while the rate limiter blocks the writer; True abandons the wait.
+      max_pending: windows of each environment that may be in flight when a call returns.
     """
 
     _FLUSH_MILLISECONDS = 500
@@ -115,7 +115,7 @@ class TableWindows:
             self._wait(writer)
 
     def _wait(self, writer) -> None:
-        """Waits until little of a writer's is on its way, in slices: Reverb's blocking calls swallow signals."""
+        """Waits until few windows are in flight; in slices, since Reverb's blocking calls swallow signals."""
         from reverb import errors
 
         while not self._should_stop():
@@ -126,10 +126,10 @@ class TableWindows:
                 continue
 
     def blocked_fraction(self) -> float:
-        """Returns the share of time waited for the table since the last call."""
+        """Returns the share of time spent waiting for the table since the last call."""
         return self._account.fraction("blocked")
 
     def close(self) -> None:
-        """Ends the streams; windows on their way are dropped."""
+        """Ends the streams; windows in flight are dropped."""
         for writer in self._writers:
             writer.close()

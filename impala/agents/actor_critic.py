@@ -12,7 +12,7 @@ EXPLORES_BEYOND_ITS_POLICY = False  # actions are drawn from the policy that is 
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Refuses what does not fit together.
+    """Refuses settings that do not fit together.
 
     Raises:
       ConfigError: the torso does not take the environment's observations, or the correction its actions.
@@ -30,9 +30,9 @@ def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
 
 
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
-    """Makes the configured network, the same for the same seed; with a target copy where the loss wants one.
+    """Makes the configured network, the same for the same seed; with a target copy if the loss needs one.
 
-    `on_cpu` computes in float32 what `network.bfloat16` would make slower there.
+    `on_cpu` keeps it in float32 whatever `network.bfloat16` says, as bfloat16 is slower there.
     """
     from impala import networks
     from impala.losses.actor_critic import REWARD_CLIPPING
@@ -68,7 +68,7 @@ def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: 
 def make_learner(config: Config, network, correction: Callable | None = None, *, group=None):
     """Composes loss, correction, optimizer and learner as configured, or with another V-based `correction`.
 
-    `group` are the learners that it updates together with.
+    `group` is the group of learners that it updates together with.
     """
     from impala.learning import learners
 
@@ -85,7 +85,7 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
 
 
 def _jobs_after_update(config: Config, network) -> list[Callable]:
-    """What the configured loss wants done to the network after an update; see `learners.Result`."""
+    """Returns what the configured loss needs done to the network after an update; see `learners.Result`."""
     from impala.losses.popart import COLUMNS
 
     def renew(result):
@@ -100,9 +100,9 @@ def _jobs_after_update(config: Config, network) -> list[Callable]:
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
-    """Returns frames → keyword arguments of `Learner.update`, by schedules that end at `learner.learning_rate_frames`.
+    """Returns frames → keyword arguments of `Learner.update`.
 
-    Else at `total_frames`, the configured ones by default.
+    The schedules end at `learner.learning_rate_frames` if it is set, else at `total_frames`, by default the configured.
     """
     from impala.learning.optimizers import SCHEDULES
 
@@ -135,7 +135,7 @@ def make_loss(loss: LossConfig, distribution, correction: Callable | None = None
 
 
 def make_terms(loss: LossConfig):
-    """Returns the terms of the loss of the configured word, their parameters bound; IMPALA's for a V-based scheme."""
+    """Returns the loss's terms for the configured word, their parameters bound; IMPALA's if it is a V-based scheme."""
     from impala import losses
 
     word = loss.correction
@@ -143,7 +143,7 @@ def make_terms(loss: LossConfig):
 
 
 def make_correction(loss: LossConfig):
-    """Returns the V-based scheme of the configured word, its parameters bound."""
+    """Returns the V-based scheme for the configured word, its parameters bound."""
     from impala import corrections, losses
 
     word = loss.correction

@@ -1,4 +1,4 @@
-"""Q-learning: action values learned from replayed n-step windows by a target network; acts ε-greedily in them."""
+"""Q-learning: action values learned from replayed n-step windows with a target network; acts ε-greedily in them."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Refuses what does not fit together.
+    """Refuses settings that do not fit together.
 
     Raises:
       ConfigError: the torso does not take the environment's observations, or its actions are not discrete.
@@ -25,7 +25,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
 
 
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
-    """Makes the configured action values and their target copy, the same for the same seed."""
+    """Makes the configured network of action values and its target copy, the same for the same seed."""
     from impala.networks import q_values
 
     def make():
@@ -44,8 +44,8 @@ def make_behaviour(
     """Makes the configured `acting.behaviours.Behaviour`.
 
     Args:
-      greedy: take the best action always.
-      explore: says the probability of a random action; by default that of evaluations.
+      greedy: always take the best action.
+      explore: returns the probability of a random action; by default that of evaluations.
     """
     from impala.acting import exploration
 

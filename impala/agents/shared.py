@@ -1,11 +1,11 @@
-"""What several agents do alike."""
+"""What several agents have in common."""
 
 from impala.config import Config, ConfigError
 from impala.types import EnvironmentSpec
 
 
 def check_torso(torso: str, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError where a torso does not take the environment's observations."""
+    """Raises ConfigError if a torso does not take the environment's observations."""
     shape = spec.observation.shape
     takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
     is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
@@ -29,5 +29,5 @@ def make_optimizer(config: Config, network):
 
 
 def schedule_end(config: Config, total_frames: int | None) -> int:
-    """Returns where schedules end, in frames: `learner.learning_rate_frames`, else the total, by default configured."""
+    """Returns the frame at which schedules end: `learner.learning_rate_frames`, else the total, given or configured."""
     return config.learner.learning_rate_frames or total_frames or config.total_frames

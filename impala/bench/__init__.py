@@ -7,9 +7,10 @@ so the machine can hardly train faster than the bound
 
     1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
 
-except that, while one process is in Python, another has both cores, which a part alone cannot use: a tenth or so. The
-parts are measured before and after the whole, in turn, and averaged: a machine that drifts drifts for both. Where
-inference is central, serving is measured too (`bench.serving`). With `--against CONFIG` two programs are run in turn.
+except by a tenth or so: in the whole, the cores that one process leaves idle while it is in Python serve another, and a
+part alone cannot use them. The parts are measured before and after the whole, and averaged: if the machine's speed
+drifts, it drifts for both. Where inference is central, serving is measured too (`bench.serving`). With
+`--against CONFIG` two programs are run in turn.
 """
 
 import json
@@ -32,7 +33,7 @@ DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 2
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
 _WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all that is learned is replayed
-_SEVERAL = {"learners": group.learners_rate}  # beside them, where the configuration has several learners
+_SEVERAL = {"learners": group.learners_rate}  # in addition, if the configuration has several learners
 
 
 def bound(**rates: float) -> float:
@@ -52,13 +53,13 @@ def _is_central(config: config_lib.Config) -> bool:
 
 
 def _alone(function, *arguments):
-    """Runs `function` in a fresh process, so that its TensorFlow takes the cores that it asks for."""
+    """Runs `function` in a fresh process, so that it can still choose how many cores TensorFlow uses."""
     with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
-    """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what follows from them."""
+    """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what is derived from them."""
     bounding = parts_of(config)
     measured_parts = bounding | (_SEVERAL if config.learner.num_learners > 1 else {})
     rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()}]
@@ -106,7 +107,7 @@ def _whole(config: config_lib.Config) -> dict[str, float]:
 def main(
     config: config_lib.Config, against: config_lib.Config | None, *, names: Sequence[str], output: Path | None
 ) -> int:  # fmt: skip
-    """The command `impala bench`; `names` are what the two configurations are called."""
+    """The command `impala bench`; `names` are the names to print of the two configurations."""
     for one in (config, against) if against else (config,):
         estimates.check(one, check(one))
     if output and not output.parent.is_dir():

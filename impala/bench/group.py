@@ -14,7 +14,7 @@ _NUM_WARM_UP = 10  # updates
 
 
 def learners_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of `learner.num_learners` that update together, on batches in memory, sharing all cores."""
+    """Agent steps/s of all configured learners, which update together on batches in memory and share all cores."""
     num_learners = config.learner.num_learners
     if num_learners == 1:
         return parts.learner_rate(config, seconds)

@@ -1,4 +1,4 @@
-"""Bare calls of each part: what the machine could do if nothing stood between them."""
+"""Bare calls of each part: what the machine could do if nothing stood between the parts."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from impala import config as config_lib
 
 
 def rate(call: Callable[[], int], seconds: float) -> float:
-    """Calls `call` for `seconds` after a warm-up of a fifth of it; returns the steps per second that it counts."""
+    """Calls `call` for `seconds`, after a warm-up of a fifth of that; returns steps per second, counted by `call`."""
     warm = time.perf_counter() + seconds / 5
     while time.perf_counter() < warm:
         call()
@@ -101,7 +101,7 @@ def learner_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def table_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of an actor's chunks, played at random, through a Reverb queue into batches; all cores."""
+    """Agent steps/s of one actor's randomly played chunks, through a Reverb queue into batches; all cores."""
     import reverb
 
     from impala import agents
@@ -145,7 +145,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def _random_unroll(config: config_lib.Config) -> list:
-    """Plays one unroll of one lane with random actions, after a few of warm-up; returns its chunks."""
+    """Plays unrolls of one lane with random actions; returns the chunks of one that comes after a warm-up."""
     import numpy as np
 
     from impala import agents
@@ -176,14 +176,14 @@ def _uniform(spec, n: int):
 
 
 def make_environment(config: config_lib.Config, num_environments: int):
-    """Makes the configured environments with a thread a core."""
+    """Makes the configured environments with one thread for each core."""
     from impala.nodes import parts
 
     return parts.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
 
 
 def random_batch(config: config_lib.Config, spec, size: int | None = None):
-    """Returns a batch of `size` chunks, by default the configured, frames and numbers drawn at random."""
+    """Returns a batch of `size` chunks, by default as configured: random frames and floats, everything else 0."""
     import numpy as np
     import tensorflow as tf
 

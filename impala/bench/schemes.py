@@ -10,10 +10,10 @@ _UNROLL_LENGTH, _BATCH_SIZE, _ROUNDS = 20, 32, 3
 
 
 def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, float]:
-    """Share of every scheme in the learner's step at T = 20, B = 32, all cores.
+    """Returns every scheme's share of the learner's step at T = 20, B = 32, all cores.
 
-    A scheme's own time is that of the loss and its gradient by logits and values, less that of the same loss with
-    targets that cost nothing; the target network of IMPACT, a forward pass more, is not in it. Best of three rounds.
+    A scheme's time is that of the loss and its gradient with respect to logits and values, less that of the same loss
+    with targets that cost nothing. The forward pass of IMPACT's target network is not included. Best of three rounds.
     """
     from impala import corrections, losses
     from impala.agents.actor_critic import has_target_network, make_learner, make_loss, make_network

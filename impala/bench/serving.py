@@ -1,7 +1,7 @@
-"""Central inference alone: callers whose environments take no time ask from processes of their own, without a pause.
+"""Central inference alone: callers in processes of their own, whose environments take no time, ask without a pause.
 
-What the server does for a request is what it does in the program: SEED's lanes remember, decide and write unrolls,
-GA3C's predictors only predict. Beside it the same network in batches as large as the server makes, called directly.
+The server does for a request what it does in the program: SEED's lanes remember, decide and write unrolls, GA3C's
+predictors only predict. For comparison, the same network is called directly in batches as large as the server's.
 """
 
 import multiprocessing
@@ -17,9 +17,9 @@ TRANSPORTS = ("shared_memory", "rpc")
 def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]:
     """Returns agent steps/s that are decided directly and over each transport, and latencies in seconds.
 
-    direct, direct_at_once: the bare network in batches of `direct_batch`, the nearest to what shared memory made,
-    called by one thread and by as many as the server computes at once; shared_memory, rpc: rates; shared_memory_batch,
-    …: environments in a batch on average; shared_memory_p50, …: of the time that a request takes.
+    direct, direct_at_once: the bare network in batches of `direct_batch`, whole lanes close to shared memory's mean
+    batch, called by one thread and by as many as the server computes at once; shared_memory, rpc: rates;
+    shared_memory_batch, …: mean environments in a batch; shared_memory_p50, …: percentiles of a request's time.
     """
     from impala import agents
     from impala.acting import policies
@@ -71,7 +71,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
     with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=(begun, over)) as pool:
         callers = [pool.submit(_ask, config, spec, transport, address, index) for index in range(count)]
         try:
-            while log.num_environments < 20 * config.actor.num_environments:  # all are there, and traces are made
+            while log.num_environments < 20 * config.actor.num_environments:  # all callers ask, and traces are made
                 if failed := [caller for caller in callers if caller.done()]:
                     failed[0].result()
                 time.sleep(0.05)
@@ -147,7 +147,7 @@ def _keep(begun, over) -> None:
 
 
 def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
-    """Keeps a request of every lane under way until it is over; returns the seconds that each took since it began."""
+    """Keeps a request of every lane under way until `_over` is set; returns the seconds of those since `_begun` was."""
     import functools
 
     from impala import agents

@@ -1,4 +1,4 @@
-"""What crosses between processes, by the shapes of the arrays: what a network between machines would have to carry."""
+"""Bytes that cross between processes, by the arrays' shapes: what a network between machines would have to carry."""
 
 import math
 
@@ -8,7 +8,7 @@ from impala import config as config_lib
 
 
 def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dict[str, float]:
-    """Returns bytes of arrays per emulator frame, uncompressed, by what they are.
+    """Returns the uncompressed bytes of arrays per emulator frame, by what they hold.
 
     Into a replay table go steps, and windows of them come out. IMPALA's chunks go into a table and out of it, which is
     twice; its weights go to each actor once an unroll. With central inference observations go one way and actions or

@@ -16,19 +16,19 @@ _MIN_SIZE = 2_000  # transitions before the first update, so that it comes withi
 
 
 def own_command() -> list[str]:
-    """Returns how `impala` is run as the copy that this process is: `-m` would take the current folder's first."""
+    """Returns a command that runs the copy of `impala` that this process runs: `-m` prefers the current folder's."""
     code = f"import sys; sys.path[:] = {sys.path}; from impala.cli import main; sys.exit(main())"
     return [sys.executable, "-c", code]
 
 
 def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
-    """Agent steps/s of the whole program through processes, its warm-up left out, and its memory."""
+    """Agent steps/s of the whole program in processes after a warm-up, and its CPU time, lag, waits and memory."""
     from impala.monitoring.logs import read_csv
 
     path = folder / "config.yaml"
     path.write_text(config_lib.dump(config))
     options = ["--log-period-seconds", "1.0", "--run", str(folder / "run")]
-    options += ["--total-frames", str(10**9), "--target-return", "null"]  # it does not end by itself
+    options += ["--total-frames", str(10**9), "--target-return", "null"]  # it must not end by itself
     if config.replays_alone:
         options += ["--replay.min-size", str(min(config.replay.min_size, _MIN_SIZE))]
     process = subprocess.Popen([*own_command(), "train", "--config", str(path), *options], stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
 
 
 def _answers(rows: list[dict[str, str]]) -> dict[str, float]:
-    """Returns how long the slowest batch of a second took to be answered, where inference is central."""
+    """Returns the longest and mean time of each second's slowest batch of inference; {} where it is not central."""
     seconds = [float(row["inference_seconds_max"]) for row in rows if row["inference_seconds_max"]]
     if not seconds:
         return {}
@@ -70,7 +70,7 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
         return
-    raise RuntimeError(f"the run under test ended by itself with status {status}; what it said stands above")
+    raise RuntimeError(f"the run under test ended by itself with status {status}; its output is above")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -81,7 +81,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def lockstep_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of lockstep training on one core; frames that replay repeats do not count."""
+    """Agent steps/s of lockstep training on one core; replayed frames do not count."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     from impala import lockstep
     from impala.launching import processes

@@ -1,6 +1,6 @@
 """Frozen, validated configuration: one small model per station, composed in `Config`; YAML in, command line over it.
 
-Imports neither TensorFlow nor a station, so that wrong usage is refused in a moment. Numbers that follow from others
+Imports neither TensorFlow nor a station, so that wrong usage is refused at once. Numbers that follow from others
 (frames per update, chunk sizes, disk bounds) are properties, never set.
 """
 

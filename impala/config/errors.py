@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in one line an error: the key, the value, what was expected, the nearest name."""
+"""What is wrong with a configuration, one line an error: the key, the value, what was expected, the nearest name."""
 
 import difflib
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run: one line per error in `lines`; a command that meets it ends with `status`."""
+    """A configuration that cannot run: one line per error in `lines`; a command that raises it exits with `status`."""
 
     status = 2
 
@@ -23,7 +23,7 @@ _REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
 
 
 def _show(value: Any) -> str:
-    """Returns `repr(value)`, cut to a line: aliases make a short file long."""
+    """Returns `repr(value)`, cut to one line: through YAML's aliases a short file can hold a huge value."""
     try:
         return _REPR.repr(value if not isinstance(value, float) or math.isfinite(value) else str(value))
     except ValueError:  # Python writes no integer of more than 4,300 digits
@@ -33,7 +33,7 @@ def _show(value: Any) -> str:
 def describe(error: Mapping, known: Iterable[str]) -> str:
     """Returns an error of pydantic's as a line: the key, the value, what was expected, the nearest of `known` keys."""
     place, known = [str(part) for part in error["loc"]], list(known)
-    agent = place.pop(1) if len(place) > 2 and place[0] == "agent" else ""  # of a union, pydantic names the choice
+    agent = place.pop(1) if len(place) > 2 and place[0] == "agent" else ""  # in a union, pydantic adds the choice
     key, value = ".".join(place), error.get("input")
     if error["type"] == "extra_forbidden" and key in known:
         return f"{key}: not with agent.name={agent}; expected no such key"

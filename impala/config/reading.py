@@ -30,7 +30,7 @@ def _mapping_without_duplicates(loader, node):
 
 
 class _Dumper(yaml.SafeDumper):
-    """safe_dump that quotes what `_Loader` would read as a number."""
+    """safe_dump that quotes strings that `_Loader` would read as numbers."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
@@ -47,7 +47,7 @@ _KINDS = {
 
 
 def _parse(text: str) -> Any:
-    """Parses YAML; what PyYAML lets through as other errors is a YAMLError too."""
+    """Parses YAML; turns errors of other kinds, which PyYAML lets through, into YAMLErrors."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError:
@@ -58,15 +58,15 @@ def _parse(text: str) -> Any:
 
 def read_yaml(path: str | Path) -> dict:
     """Reads a mapping from a YAML file. Raises ConfigError with one line when it cannot."""
-    path = Path(str(path))  # on the command line, --config 5 is a number
+    path = Path(str(path))  # --config 5 on the command line gives a number
     try:
         status = path.stat()
-        if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):  # not opened: a pipe that nobody writes to never opens
+        if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):  # before opening: a pipe that nobody writes to blocks
             raise ConfigError([f"--config {path}: is {kind}; expected a regular file"])
         if status.st_size > _MAX_FILE_BYTES:
             raise ConfigError([f"{path}: {status.st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
         with path.open("rb") as file:
-            data = _parse(file.read(_MAX_FILE_BYTES + 1).decode("utf-8"))  # some of /proc say that they are empty
+            data = _parse(file.read(_MAX_FILE_BYTES + 1).decode("utf-8"))  # files of /proc report a size of 0
     except (OSError, UnicodeDecodeError) as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
         if str(path) in shipped.trainings() | shipped.grids():
@@ -104,7 +104,7 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
-    """Builds a Config from nested `data` with dotted `overrides` over it.
+    """Builds a Config from nested `data`, overridden by dotted `overrides`.
 
     Raises:
       ConfigError: all errors at once, a line each: the key, the value, what was expected, the nearest valid name.
@@ -136,7 +136,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
 
 
 def over(below: Config, above: Config) -> Config:
-    """Returns `above` with every key that nobody set in it taken from `below`, a configuration of the same program."""
+    """Returns `above` with the keys that are not set in it taken from `below`; `above` alone if the programs differ."""
     if below.program != above.program:
         return above
     return build(_merged(as_data(below), above.model_dump(by_alias=True, exclude_unset=True)))
@@ -148,14 +148,14 @@ def _merged(below: dict, above: Mapping) -> dict:
 
 
 def dump(config: Config) -> str:
-    """Returns the resolved configuration as YAML, keys that its program and agent use; `load` gives an equal one."""
+    """Returns the resolved configuration as YAML, the keys that program and agent use; `load` gives an equal one."""
     return yaml.dump(as_data(config, mode="json"), Dumper=_Dumper, sort_keys=False)
 
 
 def as_data(config: Config, **how) -> dict[str, Any]:
-    """Returns nested keys and values, those that the program and agent use; `build` of it gives an equal Config.
+    """Returns nested keys and values, those that the program and agent use; `build` of them gives an equal Config.
 
-    `how` they are written is for pydantic's `model_dump`.
+    `how` is passed to pydantic's `model_dump`.
     """
     return _used(config, config.model_dump(by_alias=True, **how))
 
@@ -180,9 +180,9 @@ def keys() -> list[str]:
 
 
 def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yields every dotted key, its default as YAML, and what it may be and is: the comment behind it in the source.
+    """Yields dotted keys, each with its default as YAML, and its choices and meaning: its comment in the source.
 
-    Those that a `program` with its agents has use for, or all.
+    Yields those that `program` and its agents use, or all.
     """
     agents = uses.AGENTS[program] if program else ()
     for key, default, text in _documented(Config, agents):

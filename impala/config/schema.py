@@ -60,13 +60,13 @@ class Config(Model):
     num_checkpoints: Size = 3  # kept
     log_period_seconds: Seconds = 5.0
     liveness_seconds: Patience = 300.0  # a node, or an environment, that is silent for so long ends the run
-    memory_growth: Positive = 1.0  # of a node, as a share of what it was when it began, that is worth a notice
-    record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # keeps the first so many chunks in the run folder
+    memory_growth: Positive = 1.0  # of a node, as a share of its memory at the start; more causes a notice
+    record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # how many of the first chunks to keep in the run folder
 
     @model_validator(mode="wrap")
     @classmethod
     def _with_defaults_of_the_program(cls, data, build):
-        """Keys whose default is the program's own; they do not count as set."""
+        """Fills in defaults that depend on the program; such keys do not count as set."""
         program = data.get("program", "impala") if isinstance(data, dict) else None
         if not isinstance(program, str) or program not in _DEFAULTS_OF:
             return build(data)
@@ -129,7 +129,7 @@ class Config(Model):
         return self
 
     def _check_uses(self) -> None:
-        """Refuses values of keys that program and agent have no use for."""
+        """Refuses values for keys that program and agent do not use."""
         for leaf in uses.leaves(self):
             is_other = leaf.value != leaf.default
             expected = "null" if leaf.default is None else leaf.default
@@ -140,16 +140,16 @@ class Config(Model):
                 raise ValueError(f"{leaf.key}={leaf.value}: not with agent.name={agent}; expected no such key")
 
     def has_use_for(self, key: str) -> bool:
-        """Returns whether a dotted key says something to this program with this agent."""
+        """Returns whether this program with this agent uses a dotted key."""
         return uses.is_of_program(key, self.program) and uses.is_of_agent(key, self.agent.name)
 
     @property
     def replays_alone(self) -> bool:
-        """Whether all that is trained on comes from a replay table, as windows that share their steps."""
+        """Whether all training data comes from a replay table, as windows that share their steps."""
         return self.has_use_for("replay.min_size")
 
     def _check_dqn(self) -> None:
-        """What one process with a replay table has."""
+        """Refuses what one process with a replay table cannot do."""
         replay, batch_size = self.replay, self.learner.batch_size
         counts = {"actor.num_actors": self.actor.num_actors, "learner.num_learners": self.learner.num_learners}
         for key, value in counts.items():
@@ -159,8 +159,8 @@ class Config(Model):
             raise ValueError(f"environment.name={list(self.environment.tasks)}: program=dqn plays one; expected a name")
         if replay.min_size > replay.size:
             raise ValueError(
-                f"replay.min_size={replay.min_size} > replay.size={replay.size}; a table that never holds so many "
-                "would be waited for for ever"
+                f"replay.min_size={replay.min_size} > replay.size={replay.size}; the table would never hold "
+                "so many, and training would never begin"
             )
         if batch_size > replay.min_size:
             raise ValueError(
@@ -187,7 +187,7 @@ class Config(Model):
             )
 
     def _check_one_place(self) -> None:
-        """What central inference has in one process, or in one for each learner."""
+        """Refuses what central inference, in one process or one for each learner, cannot do."""
         is_ga3c, num_learners = self.program == "ga3c", self.learner.num_learners
         num_shared = self.actor.num_actors * (1 if is_ga3c else self.actor.num_lanes)
         if num_shared < num_learners:
@@ -203,7 +203,7 @@ class Config(Model):
             )
 
     def member(self, index: int) -> "Config":
-        """Returns the configuration of a member of the population: its seed is its own."""
+        """Returns the configuration of a member of the population, which has its own seed."""
         return self.model_copy(update={"seed": self.seed + index})
 
     def member_name(self, index: int) -> str:
@@ -211,7 +211,7 @@ class Config(Model):
         return f"member_{index}"
 
     def task_of(self, actor: int, lane: int) -> int:
-        """Returns the index of the task that a lane plays; every task gets as many lanes."""
+        """Returns the index of the task that a lane plays; every task gets the same number of lanes."""
         return (actor * self.actor.num_lanes + lane) % len(self.environment.tasks)
 
     @property
@@ -224,28 +224,28 @@ class Config(Model):
         """Chunks of each batch that come from the queue."""
         return self.learner.batch_size - self.num_replayed
 
-    # --- the policy lag: what `learner.max_lag` leaves is shared out, to the queue what the others do not take ---
+    # --- the policy lag: of `learner.max_lag`, the queue gets what weight period and prefetched batches leave ---
 
     @property
     def implied_lag(self) -> int:
-        """The policy lag in updates that an empty queue leaves: chunks acted by one version come all at once."""
+        """The policy lag in updates even if the queue is empty: the chunks acted by one version come all at once."""
         return self._lag(self.weight_period, self.num_prefetched_batches)
 
     @property
     def weight_period(self) -> int:
-        """Unrolls from one fetch of weights to an actor's next: as configured, or for up to half of what is left."""
+        """Unrolls from an actor's fetch of weights to its next: as configured, or to use up to half of the lag left."""
         if self.actor.weight_period or self.program != "impala":
             return self.actor.weight_period or 1
         return 1 + int(self._lag_left / 2 / self._batches_per_unroll)
 
     @property
     def num_prefetched_batches(self) -> int:
-        """Batches between feeder and training thread: as configured, or one, and one more for every 16 updates left."""
+        """Batches between feeder and training thread: as configured, or 1, plus 1 for every 16 updates of lag left."""
         return self.learner.num_prefetched_batches or 1 + self._lag_left // 16
 
     @property
     def queue_size(self) -> int:
-        """Chunks in the table of fresh ones: as configured, or what `learner.max_lag` leaves it, at least a batch."""
+        """Size of the queue in chunks: as configured, or what `learner.max_lag` leaves for it, at least a batch."""
         if self.learner.max_lag is None:
             return self.replay.queue_size
         return self.num_fresh * max(1, self.learner.max_lag - self.implied_lag)
@@ -264,7 +264,7 @@ class Config(Model):
         return max(0, (self.learner.max_lag or 0) - self._least_lag)
 
     def _lag(self, weight_period: int, num_prefetched_batches: int) -> int:
-        """While an unroll is acted those before it are trained on; then it is, one batch after the other."""
+        """Counts updates: those on earlier unrolls while an unroll is acted, then those on its own batches."""
         return max(1, math.ceil((weight_period + 1) * self._batches_per_unroll) - 1 + num_prefetched_batches)
 
     @property

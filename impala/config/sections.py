@@ -1,4 +1,4 @@
-"""The sections of a configuration, one a station or program, and the range of every value."""
+"""The sections of a configuration, one for each station or program, and the range of every value."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,23 +18,23 @@ OF_DISCRETE_ACTIONS = {"epsilon_add", "epsilon_max", "laser"}  # they look at th
 
 def _in_float32(value: float) -> float:
     if 0 < abs(value) < _LEAST:
-        raise ValueError(f"got {value}, of which float32 makes 0; expected {_LEAST} and more")
+        raise ValueError(f"got {value}, which float32 turns into 0; expected {_LEAST} or more")
     if _MOST < abs(value) < float("inf"):
-        raise ValueError(f"got {value}, of which float32 makes infinity; expected {_MOST} and less")
+        raise ValueError(f"got {value}, which float32 turns into infinity; expected {_MOST} or less")
     return value
 
 
 def _below_one(value: float) -> float:
     if 1 - value < 1e-6:
-        raise ValueError(f"got {value}, of which float32 makes 1; expected 0.999999 and less")
+        raise ValueError(f"got {value}, which float32 turns into 1; expected 0.999999 or less")
     return value
 
 
-# Bounds are generous: past them is a slip of the finger. What this machine cannot hold, `nodes.estimates` refuses.
+# Bounds are generous: a value past them is a typing error. `nodes.estimates` refuses what this machine cannot hold.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Frames = Annotated[int, Field(ge=1, le=10**15)]
 Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
-Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, what waits in line
+Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, a queue
 Float32 = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_in_float32)]
 Positive = Annotated[Float32, Field(gt=0, le=1e6)]
 NonNegative = Annotated[Float32, Field(ge=0, le=1e6)]
@@ -86,7 +86,7 @@ class NetworkConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _as_it_was_called(cls, data):
-        """Runs until 32d4970 said `center_frames`; they go on as they began."""
+        """Translates `center_frames`, as runs until commit 32d4970 called it, so that they can be resumed."""
         if not isinstance(data, dict) or "center_frames" not in data:
             return data
         data = dict(data)
@@ -140,7 +140,7 @@ class ReplayConfig(Model):
 
 
 class ActorCriticConfig(Model):
-    """A policy and a value: agents/actor_critic.py. What it learns by is `loss`."""
+    """A policy and a value: agents/actor_critic.py. `loss` says how they learn."""
 
     name: Literal["actor_critic"] = "actor_critic"
 
@@ -165,7 +165,7 @@ AgentConfig = Annotated[ActorCriticConfig | QLearningConfig, Field(discriminator
 
 
 class LossConfig(Model):
-    """A scheme takes the parameters that it has; its file says which, and what they mean."""
+    """A scheme uses some of these parameters; its file says which, and what they mean."""
 
     correction: Correction = "vtrace"  # with program: ga3c epsilon_add
     clip_rho: Clip = 1.0  # ρ̄
@@ -173,7 +173,7 @@ class LossConfig(Model):
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient
     lambda_: Annotated[Fraction, Field(alias="lambda")] = 1.0  # λ, of the trace
     pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
-    allow_expansion: bool = False  # take c̄ > ρ̄ all the same
+    allow_expansion: bool = False  # allow c̄ > ρ̄
     alpha_rho: Fraction = 0.5  # leaky_vtrace
     alpha_c: Fraction = 0.5
     control_variate: bool = True  # per_decision_is
@@ -184,7 +184,7 @@ class LossConfig(Model):
     policy_cloning_cost: NonNegative = 0.01  # clear
     value_cloning_cost: NonNegative = 0.005  # clear
     trust_threshold: Annotated[Clip, Field(gt=0)] = 0.1  # laser; inf trusts everything
-    popart: bool = False  # values at a scale of each task's own: losses/popart.py
+    popart: bool = False  # values normalised for each task: losses/popart.py
     popart_step: Annotated[Float32, Field(gt=0, le=1)] = 3e-4  # β of its moments, a batch: networks/popart.py
     discount: Fraction = 0.99  # γ
     baseline_cost: NonNegative = 0.5  # weight of the value loss
@@ -217,7 +217,7 @@ class LossConfig(Model):
 class LearnerConfig(Model):
     unroll_length: Annotated[int, Field(ge=1, le=100_000)] = 20  # T, agent steps
     batch_size: Size = 32  # B, chunks, over all learners
-    num_learners: Workers = 1  # K, synchronous, each with B/K chunks of a table of its own; --num-learners for short
+    num_learners: Workers = 1  # K, synchronous, each with B/K chunks of its own table; --num-learners for short
     optimizer: Literal["adam", "rmsprop", "centered_rmsprop"] = "adam"
     learning_rate: LearningRate = 5e-4
     learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
@@ -238,7 +238,7 @@ class InferenceConfig(Model):
 
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: between machines too
     max_environments: Size = 64  # of a batch
-    timeout_seconds: Seconds = 0.005  # that the first request of a batch waits for others (ga3c: nobody waits)
+    timeout_seconds: Seconds = 0.005  # how long a batch's first request waits for others (ga3c: none waits)
     num_at_once: Workers = 2  # batches that may be computed at the same time (ga3c: ga3c.num_predictors)
 
 
@@ -252,7 +252,7 @@ class GA3CConfig(Model):
 
 
 class EvaluatorConfig(Model):
-    """A process that plays the newest weights now and then; the best are kept beside the latest."""
+    """A process that plays the newest weights now and then; the best are kept in addition to the latest."""
 
     num_episodes: Annotated[int, Field(ge=0, le=10**6)] = 0  # of each evaluation; 0: no evaluator
     period_seconds: Seconds = 300.0  # from the start of one evaluation to the start of the next
@@ -265,8 +265,8 @@ class PopulationConfig(Model):
     size: Workers = 1  # members; 1 is no population
     burn_in_frames: Annotated[int, Field(ge=0, le=10**15)] = 20_000_000  # of a member, before it evolves
     period_episodes: Count = 5_000  # of a member, between its evolutions
-    threshold: NonNegative = 0.05  # by how much the other's fitness must be above one's own to be copied
+    threshold: NonNegative = 0.05  # by how much another's fitness must exceed a member's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
-    spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # they begin within a factor of it, log-uniformly
+    spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # hyper-parameters begin within this factor, log-uniformly
     factor: Annotated[Float32, Field(gt=1, le=1e3)] = 1.2
     probability: Fraction = 1 / 3

@@ -1,4 +1,4 @@
-"""The configurations that come with the package, each by its word: `impala train pong`, `impala compare lag`."""
+"""The configurations that come with the package, each called by a word: `impala train pong`, `impala compare lag`."""
 
 import re
 import textwrap
@@ -11,12 +11,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link
 
 
 def trainings() -> dict[str, Path]:
-    """Returns what `impala train` and `impala bench` take; the lab's tasks as lab/catch."""
+    """Returns the configurations for `impala train` and `impala bench` by word; the lab's tasks are lab/catch, …."""
     return {_word(path): path for path in _files() if not _is_grid(path)}
 
 
 def grids() -> dict[str, Path]:
-    """Returns what `impala compare` takes."""
+    """Returns the grids for `impala compare` by word."""
     return {path.stem: path for path in _files() if _is_grid(path)}
 
 
@@ -24,7 +24,7 @@ def path_of(word: str, shipped: Mapping[str, Path], usage: str) -> Path:
     """Returns the file called `word`.
 
     Raises:
-      ConfigError: there is none; `usage` is how a file of one's own is named.
+      ConfigError: there is none; `usage` is the option that takes a user's own file.
     """
     if word not in shipped:
         hint = f"; did you mean {usage} {word}?" if Path(word).is_file() else nearest(word, shipped)

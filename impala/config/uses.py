@@ -1,6 +1,6 @@
-"""Which keys say something to which program and agent; those that are not named here say something to all.
+"""Which keys each program and agent uses; those that are not named here are used by all.
 
-A key that the chosen pair has no use for is not shown, and refused where it is given another value than its default.
+A key that the chosen pair does not use is not shown, and is refused if it is given another value than its default.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pydantic
 AGENTS = {"impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",)}
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
-_OF_PROGRAMS = {  # of a key, or of a section
+_OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
@@ -41,11 +41,11 @@ class Leaf(NamedTuple):
     key: str
     value: Any
     default: Any
-    is_set: bool  # by somebody, if only to its default
+    is_set: bool  # by the user, even to its default
 
 
 def leaves(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Leaf]:
-    """Yields all keys of a configuration, of those of its sections by their dotted names."""
+    """Yields all keys of a configuration; those of its sections have dotted names."""
     for name, field in type(config).model_fields.items():
         key, value = prefix + (field.alias or name), getattr(config, name)
         if isinstance(value, pydantic.BaseModel):
@@ -55,11 +55,11 @@ def leaves(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Leaf]:
 
 
 def is_of_program(key: str, program: str) -> bool:
-    """Returns whether a program has use for a key."""
+    """Returns whether a program uses a key."""
     section = key.partition(".")[0]
     return all(program in _OF_PROGRAMS.get(name, (program,)) for name in (key, section))
 
 
 def is_of_agent(key: str, agent: str) -> bool:
-    """Returns whether an agent has use for a key."""
+    """Returns whether an agent uses a key."""
     return agent == "actor_critic" or not key.startswith("loss.") or key in _SHARED_BY_AGENTS

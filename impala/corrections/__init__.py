@@ -1,9 +1,8 @@
 """Choose one: off-policy corrections of the value target and of the policy-gradient advantage.
 
 `SCHEMES`: every V-based scheme takes the same first six keyword arguments, all [T, B], and returns `Targets`;
-`discount_t` has γ in it. `Q_SCHEMES`: the Q-based ones take the arguments of `q_targets` and return `QTargets`. No
-gradient flows out of any of them. To add one, write one file and name it here
-and in `config.sections`.
+`discount_t` includes γ. `Q_SCHEMES`: the Q-based ones take the arguments of `q_targets` and return `QTargets`. No
+gradient flows out of any of them. To add one, write one file and name it here and in `config.sections`.
 
     scheme                  ρ̂            c            weight of A     values' fixed point
     none, td_lambda         1            1, λ         1               V^μ

@@ -31,7 +31,7 @@ def q_targets(
       r_t, discount_t: [T, B], rewards, and γ, or 0 at a termination.
       log_pi_tm1, log_pi_t, log_mu_tm1: [T, B, A], log-probabilities of the target policy in x_s and x_{s+1}, and of the
         behaviour policy in x_s.
-      mask_t: [T, B], 0 where the transition is none; None means all ones.
+      mask_t: [T, B], 0 where there is no transition (across a reset); None means all ones.
       trace: (log π/μ, log π of the actions taken) → c, all [T, B].
 
     Returns:
@@ -50,7 +50,7 @@ def q_targets(
     next_c_tm1 = tf.concat([c_tm1[1:], tf.zeros_like(c_tm1[:1])], axis=0)
     correction_tm1 = returns.discounted_sum(  # G_s − Q(x_s, a_s)
         x_t=mask_t * (r_t + discount_t * v_t - qa_tm1),
-        # Behind a termination not even an overflow of the next episode's ratio counts.
+        # After a termination the next episode's ratio must not count, even if it overflows.
         decay_t=tf.math.multiply_no_nan(next_c_tm1, mask_t * discount_t),
         initial=tf.zeros_like(qa_tm1[0]),
     )
@@ -70,7 +70,7 @@ def poison(*log_probabilities) -> tf.Tensor:
 def checked(q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t) -> list[tf.Tensor]:
     """Returns the nine arguments of a Q-based scheme as tensors that agree; a mask of None as ones.
 
-    Where masked μ is π: the action across a reset is arbitrary, and not even an overflow of its ratio may count.
+    Where masked, μ is set to π: the action across a reset is arbitrary; its ratio must not count, even if it overflows.
     """
     q_tm1 = tf.convert_to_tensor(q_tm1)
     if q_tm1.shape.rank != 3:

@@ -13,7 +13,7 @@ import tensorflow as tf
 def rescale(x, epsilon: float = 1e-3) -> tf.Tensor:
     """Returns h(x), of the shape of x."""
     x = _checked(x, epsilon)
-    # √(|x| + 1) − 1 = |x| / (√(|x| + 1) + 1): the difference would leave no digit of a small x.
+    # √(|x| + 1) − 1 = |x| / (√(|x| + 1) + 1): the difference would lose all digits of a small x.
     return x / (tf.sqrt(tf.abs(x) + 1.0) + 1.0) + epsilon * x
 
 

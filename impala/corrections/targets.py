@@ -34,8 +34,8 @@ def weighted_td_targets(
 
     Args:
       v_tm1, v_t, r_t, discount_t: [T, B], values before and after the transition, reward, γ or 0.
-      log_rho_tm1: [T, B]; only looked at for values that are not finite.
-      mask_t: [T, B], 0 where the transition is none; None means all ones.
+      log_rho_tm1: [T, B]; only searched for values that are not finite.
+      mask_t: [T, B], 0 where there is no transition (across a reset); None means all ones.
       rho_tm1, c_tm1, pg_weight_tm1: weights ρ of the TD error, c of the trace, w of the advantage; [T, B] or numbers.
       pg_trace_tm1: b, how much of v_{s+1} the advantage bootstraps from; [T, B] or a number.
 
@@ -61,10 +61,10 @@ def weighted_td_targets(
 def corrected_targets(
     *, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t, correction_tm1, trace_tm1, pg_weight_tm1, pg_trace_tm1=1.0
 ) -> TracedTargets:
-    """Makes targets and advantages of v_s − V_s, `correction_tm1` [T, B], which is 0 where masked."""
+    """Makes targets and advantages from `correction_tm1` = v_s − V_s [T, B], which is 0 where masked."""
     nan = tf.constant(math.nan, v_tm1.dtype)
     poison_tm1 = tf.where(tf.math.is_finite(log_rho_tm1), tf.zeros_like(v_tm1), nan)  # clipping would hide infinities
-    # v_{s+1} − V_{s+1}; across a mask the next row's correction is 0.
+    # v_{s+1} − V_{s+1}; 0 if row s + 1 is masked.
     next_correction_t = tf.concat([correction_tm1[1:], tf.zeros_like(correction_tm1[:1])], axis=0)
     q_tm1 = r_t + discount_t * v_t + tf.math.multiply_no_nan(pg_trace_tm1 * next_correction_t, discount_t)
     targets = TracedTargets(
@@ -78,7 +78,8 @@ def corrected_targets(
 def checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t) -> list[tf.Tensor]:
     """Returns the six arguments of a V-based scheme as tensors of one shape and dtype; a mask of None as ones.
 
-    Where masked log ρ is 0: the action across a reset is arbitrary, and not even an overflow of its ratio may count.
+    Where masked, log ρ is set to 0: the action across a reset is arbitrary; its ratio must not count, even if it
+    overflows.
     """
     v_tm1 = tf.convert_to_tensor(v_tm1)
     if v_tm1.shape.rank != 2:

@@ -2,9 +2,9 @@
 
     G_s = r_s + γ (G_{s+1} if r_{s+1} + γ V_{s+2} ≥ V_{s+1} else V_{s+1}),   A_s = min(ρ̄_pg, π/μ) (G_s − V_s)
 
-A λ-return whose λ in {0, 1} depends on the data: it follows what went better than expected, is biased upwards on
+A λ-return whose λ in {0, 1} depends on the data: it follows the data where they beat expectation, is biased upwards on
 purpose, and has no fixed point of its own. All better: the n-step return; all worse: one step. AlphaStar used it for
-the policy beside V-trace, and TD(λ) for the values; here V is regressed on G as well, and grows optimistic with it.
+the policy in addition to V-trace, and TD(λ) for the values; here V is regressed on G too, and grows optimistic with it.
 Range: ρ̄_pg ≥ 0.
 """
 

@@ -24,12 +24,12 @@ def vtrace(
       r_t: [T, B], rewards, already clipped where the loss clips.
       discount_t: [T, B], γ, or 0 at a termination.
       log_rho_tm1: [T, B], log π(a_s|x_s) − log μ(a_s|x_s); exponentiated only after clipping.
-      mask_t: [T, B], 0 where the transition is none; None means all ones.
+      mask_t: [T, B], 0 where there is no transition (across a reset); None means all ones.
       clip_rho, clip_c, clip_pg: ρ̄, c̄ and ρ̄_pg; infinity means unclipped.
       lambda_: λ, multiplies the trace weights c.
-      pg_bootstrap: what the advantage bootstraps from; they differ for λ < 1 only. "target": v_{s+1} (the paper, SEED
-        RL); "mixed": (1 − λ) V_{s+1} + λ v_{s+1} (RLax).
-      allow_expansion: take c̄ > ρ̄ all the same.
+      pg_bootstrap: what the advantage bootstraps from; the choices differ for λ < 1 only. "target": v_{s+1} (the paper,
+        SEED RL); "mixed": (1 − λ) V_{s+1} + λ v_{s+1} (RLax).
+      allow_expansion: accept c̄ > ρ̄.
 
     Returns:
       `Targets`, both [T, B]; no gradient flows out. NaN where an input is not finite.

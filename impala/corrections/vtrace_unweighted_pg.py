@@ -1,4 +1,4 @@
-"""V-trace whose advantages are not weighted with the ratio, as SEED RL's policy-gradient package has it.
+"""V-trace whose advantages are not weighted with the ratio, as in SEED RL's policy-gradient package.
 
     v_s as in V-trace,   A_s = r_s + γ [(1 − λ) V_{s+1} + λ v_{s+1}] − V_s
 

@@ -23,7 +23,7 @@ def make(
     """Makes `num_environments` environments called `name`.
 
     Args:
-      protocol, action_set, num_threads: of Atari games.
+      protocol, action_set, num_threads: for Atari games only.
       with_picture: `picture()` returns what a person would see of the first environment, RGB [H, W, 3].
     """
     if name.startswith("atari:"):
@@ -77,7 +77,7 @@ def check_name(name: str) -> str | None:
     import gymnasium
 
     registered = gymnasium.registry.get(name)
-    if registered is None or str(registered.entry_point).startswith("ale_py"):  # its ids are known once it is imported
+    if registered is None or str(registered.entry_point).startswith("ale_py"):  # ale_py's ids, once it is imported
         if game := _atari_game(name):
             return f"environment.name: {name!r} is played by its game's name here; expected atari:{game}"
     others = [known for known in gymnasium.registry if not known.startswith("ALE/")]
@@ -100,6 +100,6 @@ def _unknown(name: str, candidates: list[str]) -> str:
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.7)
     expected = f"atari:<game>, minatar:<game>, {', '.join(OWN)} or a gymnasium id"
     hint = f"; did you mean {near[0]}?" if near else ""
-    if not near and name not in OWN and re.search(r"-v\d+$", name):  # an id like one of gymnasium's, of somebody else's
+    if not near and name not in OWN and re.search(r"-v\d+$", name):  # looks like an id that another package registers
         hint = f", one of another package with the module that registers it: my_package.my_module:{name}"
     return f"environment.name: {name!r} is unknown; expected {expected}{hint}"

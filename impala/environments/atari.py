@@ -1,7 +1,7 @@
 """Atari 2600 games on ale-py's C++ vector environment, which ships the ROMs.
 
 Single 84×84 grey frames leave the environment; the network stacks four of them. Action repeat 4 with a maximum over
-the last two frames. Rewards are raw: the learner clips them. At the start of every game FIRE is pressed once where the
+the last two frames. Rewards are raw: the learner clips them. At the start of every game FIRE is pressed once if the
 action set has it, as most wrappers do; Breakout waits for it.
 
 | protocol      | sticky actions | start of a game | lost life ends the learning episode | action set | after |
@@ -11,11 +11,11 @@ action set has it, as most wrappers do; Breakout waits for it.
 | `machado2018` | 0.25 | FIRE, then fewer than 30 no-ops | no  | all 18 | Machado et al. 2018, 1709.06009, and no-ops |
 | `cleanba`     | 0.25 | FIRE                            | no  | all 18 | Huang et al. 2023, Cleanba |
 
-ale-py presses FIRE for one frame before the no-ops: when an agent sees Breakout first, the ball has been in flight for
+ale-py presses FIRE for one frame before the no-ops: when an agent first sees Breakout, the ball has been in flight for
 up to 28 frames. Baselines' wrappers (and gymnasium's no-ops under a FIRE wrapper) press it after them, for a step of
-four frames. There the first action of a game is ours, whatever is sent; the observations before and after it are both
-`is_first`, and those four frames are counted nowhere, as the no-ops are not. Unlike Baselines' wrappers it presses
-FIRE once a game, not once a life, and no second action after it.
+four frames. With `baselines`, therefore, `Atari` replaces the first action of a game with FIRE; the observations before
+and after it are both `is_first`, and neither those four frames nor the no-ops are counted. Unlike Baselines' wrappers
+it presses FIRE once a game, not once a life, and no second action after it.
 """
 
 import functools
@@ -100,7 +100,7 @@ class Atari:
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, info = self._environment.recv()
-        # With life_loss_info a lost life too is reported as `terminated`, without a reset, except when none is left.
+        # With life_loss_info, losing a life is also reported as `terminated`, but without a reset unless none is left.
         lost_life = terminated & (0 < info["lives"]) & (info["lives"] < self._lives)
         self._lives = info["lives"]
         game_over = terminated & ~lost_life

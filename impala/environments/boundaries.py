@@ -7,10 +7,10 @@ gymnasium's NEXT_STEP autoreset, drawn for one environment whose episode ends af
     is_last        0     0     1           0            0
     is_first       1     0     0           1            0
 
-A terminated step has discount 0, a truncated one 1, so that it bootstraps from V(o2). The transition o2 → p0 is none.
+A terminated step has discount 0, a truncated one 1, so that it bootstraps from V(o2). There is no transition o2 → p0.
 
-An environment may need more steps to begin, whose actions are its own. Each of them is a first one, so that what led to
-it is none, too:
+An environment may need several steps to begin an episode, and choose their actions itself. Each of these steps is a
+first one, so that no transition leads to it either:
 
     observation   o2 (last)   p0 (first)   p1 (first)   p2
     action             ·          FIRE           b1
@@ -38,7 +38,7 @@ class Boundaries:
 
         Args:
           lost_life: [N] bool, ends the learning episode (discount 0) but neither the game nor its episode.
-          is_beginning: [N] bool, the environment has not begun yet and acted for itself: a first step again.
+          is_beginning: [N] bool, the environment was still beginning and chose the action itself: again a first step.
         """
         is_over = (terminated | truncated) & ~self._was_last
         is_first = self._was_last | is_beginning

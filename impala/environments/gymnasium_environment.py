@@ -1,6 +1,6 @@
 """Any gymnasium id that observes a box of numbers, or one of n states; discrete, multi-discrete or continuous actions.
 
-Of n states, as in gymnasium's toy texts, an agent sees a one-hot vector.
+One of n states, as in gymnasium's toy text environments, becomes a one-hot vector.
 """
 
 import functools
@@ -49,9 +49,9 @@ class Gymnasium:
         return self._boundaries.step(self._observe(observation), reward, terminated, truncated)
 
     def fault(self, num_steps: int) -> str | None:
-        """Plays the first environment alone; returns what it does not return as its spaces and gymnasium say, or None.
+        """Plays the first environment alone; returns how a result breaks its spaces or gymnasium's rules, or None.
 
-        Copies are stacked into arrays of the announced kind, which says less, or nothing.
+        The vector environment copies results into arrays of the announced kind, which hides such faults or blurs them.
         """
         environment = self._environment.envs[0]
         environment.action_space.seed(0)
@@ -73,7 +73,7 @@ class Gymnasium:
         """Returns the first environment as it draws itself, RGB [H, W, 3]; for those made `with_picture`.
 
         Raises:
-          RuntimeError: it does not, or lacks a package to do so.
+          RuntimeError: it does not draw itself, or lacks a package to do so.
         """
         try:
             pictures = self._environment.render()
@@ -88,7 +88,7 @@ class Gymnasium:
 
 
 def _misfit(space, observation) -> str | None:
-    """Returns how an observation differs in kind from what its space announces; bounds may be left."""
+    """Returns how an observation differs in kind from what its space announces, or None; bounds are not checked."""
     if isinstance(space, gymnasium.spaces.Discrete):
         is_one = np.size(observation) == 1 and space.contains(np.asarray(observation).reshape(()).item())
         return None if is_one else f"observation is {observation!r}; expected one of {space}"
@@ -96,7 +96,7 @@ def _misfit(space, observation) -> str | None:
 
 
 def _observations(space) -> tuple[ArraySpec | None, Callable]:
-    """Returns what agents see of an observation space, and how its observations [N, …] become that; None if not."""
+    """Returns what agents see of an observation space (None if unsupported), and how to convert observations [N, …]."""
     spaces = gymnasium.spaces
     match space:
         case spaces.Discrete():
@@ -109,7 +109,7 @@ def _observations(space) -> tuple[ArraySpec | None, Callable]:
 
 
 def _actions(space) -> tuple[Actions | None, Callable]:
-    """Returns how agents see an action space, and how their actions [N, …] become its own; None if they cannot."""
+    """Returns how agents see an action space (None if unsupported), and how their actions [N, …] become its own."""
     spaces = gymnasium.spaces
     match space:
         case spaces.Discrete():
@@ -124,7 +124,7 @@ def _actions(space) -> tuple[Actions | None, Callable]:
 
 
 def _scale(space, action: np.ndarray) -> np.ndarray:
-    """Clips actions to [−1, 1] and stretches that to the bounds; a dimension without both is taken as it is."""
+    """Clips actions to [−1, 1] and scales them to the bounds; a dimension without both is clipped to the one."""
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)

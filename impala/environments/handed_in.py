@@ -1,4 +1,4 @@
-"""Environments that are handed in as a class, a function or a specimen get a gymnasium id of this process."""
+"""Environments that are handed in as a class, a function or an instance get a gymnasium id, known in this process."""
 
 import functools
 import re
@@ -12,20 +12,20 @@ _made_by: dict[str, Callable] = {}  # by id
 
 
 def name_of(environment) -> str:
-    """Returns a gymnasium id of this process for what somebody hands in: a class or a function that makes one, a copy.
+    """Returns a gymnasium id, known in this process only, for an environment that is handed in.
 
     Args:
-      environment: a `gymnasium.Env` class, a function without arguments that makes one, or one of gymnasium's making,
-        whose spec makes others like it.
+      environment: a `gymnasium.Env` class, a function without arguments that makes one, or an instance that
+        `gymnasium.make` made, whose spec makes others like it.
 
     Raises:
-      ValueError: no copies can be made of it; says what to write instead.
+      ValueError: no copies can be made of it; the message says what to write instead.
     """
     kind = type(environment).__name__
     if isinstance(environment, gymnasium.Env):
         if environment.spec is None or environment.spec.entry_point is None:
             raise ValueError(
-                f"got one {kind}, of which no copies can be made; expected what makes one: "
+                f"got one {kind}, of which no copies can be made; expected a class or function: "
                 f"Impala({kind}), or Impala(lambda: {kind}(…))"
             )
         spec = environment.spec

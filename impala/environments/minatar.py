@@ -1,4 +1,4 @@
-"""MinAtar (Young & Tian 2019, arXiv:1903.03176): five Atari games on a 10×10 board, a channel an object.
+"""MinAtar (Young & Tian 2019, arXiv:1903.03176): five Atari games on a 10×10 board, a channel for each object.
 
 Sticky actions with probability 0.1 and a rising difficulty, as published; the minimal action set of each game. The
 published games have no time limit; here an episode is truncated after 10,000 steps, so that none goes on for ever.

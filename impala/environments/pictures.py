@@ -2,7 +2,7 @@
 
 import numpy as np
 
-# Of the channels of a board, the later over the earlier.
+# Of a board's channels; later ones are drawn over earlier ones.
 _COLOURS = np.array([
     (86, 180, 233), (230, 159, 0), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
     (255, 255, 255),
@@ -10,7 +10,7 @@ _COLOURS = np.array([
 
 
 def of_observation(observation: np.ndarray) -> np.ndarray:
-    """Returns an observation as RGB, uint8 [H, W, 3]: a vector is one row, a board [H, W, C] has a colour a channel."""
+    """Returns an observation as RGB, uint8 [H, W, 3]: a vector is one row, a board's [H, W, C] channels are colours."""
     if observation.ndim == 3:
         picture = np.zeros((*observation.shape[:2], 3), np.uint8)
         for channel in range(observation.shape[-1]):

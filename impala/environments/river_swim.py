@@ -1,12 +1,12 @@
 """River swim (Strehl & Littman 2008, with the numbers of Osband et al. 2013): six states in a row, against a current.
 
     left:   one state to the left, always; in state 0 a reward of 0.005
-    right:  in state 0 stays with 0.4, else gets on
-            between gets on with 0.35, stays with 0.6, is swept back with 0.05
-            in state 5 a reward of 1, and stays with 0.6, is swept back with 0.4
+    right:  in state 0: stays with probability 0.4, else moves on
+            in between: moves on with 0.35, stays with 0.6, is swept back with 0.05
+            in state 5: a reward of 1, and stays with 0.6, is swept back with 0.4
 
-An episode is truncated after 100 steps and never terminates, so it bootstraps. Tabular: observations are one-hot. What
-a correction does to the value shows here: V^μ of a policy that mostly swims left is nearly flat.
+An episode is truncated after 100 steps and never terminates, so it bootstraps. Tabular: observations are one-hot. The
+task shows what a correction does to the values: V^μ of a policy that mostly swims left is nearly flat.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Seek and avoid: DeepMind Lab's `seekavoid_arena_01`, a task of the IMPALA paper's Table 2, on a small board.
 
-Two apples (+1 each) and two lemons (−1 each) lie on 5×5 cells. What the agent steps on it takes, and another of its
-kind appears in a free cell. Actions: up, right, down, left; a wall stops. An episode is truncated after 50 steps and
-never terminates, so it bootstraps. Rewards are dense and of both signs, and what a step is worth depends on how the
-policy goes on: the values of an old policy are far from those of a new one.
+Two apples (+1 each) and two lemons (−1 each) lie on 5×5 cells. The agent takes the fruit it steps on, and another of
+the same kind appears in a free cell. Actions: up, right, down, left; a wall stops. An episode is truncated after 50
+steps and never terminates, so it bootstraps. Rewards are dense and of both signs, and the value of a step depends on
+what the policy does next: the values of an old policy are far from those of a new one.
 """
 
 import numpy as np
@@ -58,7 +58,7 @@ class SeekAvoid:
         pass
 
     def _lay_out(self, which: np.ndarray) -> None:
-        """Puts agent and fruit of these boards into cells of their own."""
+        """Puts agent and fruit of these boards into different cells."""
         cells = np.argsort(self._random.random((len(which), _CELLS)), axis=1)
         self._agent[which], self._fruit[which] = cells[:, 0], cells[:, 1 : 1 + len(_WORTH)]
 

@@ -9,7 +9,7 @@ NUM_STEPS = 8
 
 def fault(environment: Environment, *, seed: int = 0) -> str | None:
     """Returns the first field that is not as `environment.spec` says, and what was expected; None if all is well."""
-    if own := getattr(environment, "fault", None):  # what its vectorisation would hide or not survive
+    if own := getattr(environment, "fault", None):  # finds what its vectorisation would hide or fail on
         if found := own(NUM_STEPS):
             return found
     random, spec = np.random.default_rng(seed), environment.spec
@@ -39,7 +39,7 @@ def fault_of_array(name: str, value, shape: tuple[int, ...], dtype) -> str | Non
     try:
         array = np.asarray(value)
     except ValueError as error:  # ragged
-        return f"{name} is no array ({error}); expected one of shape {shape}"
+        return f"{name} is not an array ({error}); expected one of shape {shape}"
     if array.shape != shape:
         return f"{name} has shape {array.shape}; expected {shape}"
     if not np.can_cast(array.dtype, dtype, "same_kind"):

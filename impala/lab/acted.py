@@ -32,7 +32,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
 
     Chunks begin anywhere in an episode: they are drawn from 500 steps or more of 64 environments, which do not
-    begin together, after 200 that do not count.
+    begin together; the first 200 steps are dropped.
     """
     environment = _Staggered([parts.make_environment(config, 4) for _ in range(16)])
     network = actor_critic.make_network(config, environment.spec)
@@ -54,7 +54,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
 
 
 class _Staggered:
-    """Several environments as one, each played at random for a step more than the one before when they begin."""
+    """Several environments as one; a reset plays each at random for one step more than the one before."""
 
     def __init__(self, environments: Sequence):
         self._environments, self.spec = environments, environments[0].spec

@@ -13,7 +13,7 @@ TELEMETRY = (
     "log_rho_mean", "rho_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length", "value_correction",
     "rejected_fraction", "policy_clipped_fraction", "policy_entropy",
 )  # fmt: skip
-_METRIC = {"policy_entropy": "entropy"}  # a cell's `entropy` is the cost of it
+_METRIC = {"policy_entropy": "entropy"}  # a cell's `entropy` is the entropy cost
 
 
 def prepare_worker() -> None:
@@ -32,10 +32,10 @@ def run(config: Config, lag: int) -> dict[str, Any]:
     """Trains to the end and returns the cell's results.
 
     Returns:
-      `return`: mean score of the episodes that finished in the last tenth of the frames, or the last that finished
-      before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, empty where no episode finished.
-      `status`: "done", or "diverged" when ten updates in a row were not finite; its return is what it had reached.
-      `skipped_updates`: those with a loss or gradient that was not finite. Means over all updates of `TELEMETRY`.
+      `return`: mean score of the episodes that finished in the last tenth of the frames, or else of the last one
+      before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no episode finished.
+      `status`: "done", or "diverged" when ten updates in a row were not finite; `return` is then what it had reached.
+      `skipped_updates`: those with a loss or gradient that was not finite. `TELEMETRY`: means over all updates.
     """
     from impala import lockstep
     from impala.learning import learners

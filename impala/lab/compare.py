@@ -1,7 +1,7 @@
-"""`impala compare`: runs a grid on all cores, a warm worker each, and writes what came of it.
+"""`impala compare`: runs a grid on all cores, one warm worker each, and writes the results.
 
-Finished cells are rows of results.csv, written whole as they come; a run that is started again goes on where the last
-one ended, killed or not.
+Finished cells are rows of results.csv, each written whole when its cell is done; the same command, started again,
+continues where the last run ended, even if it was killed.
 """
 
 import concurrent.futures
@@ -26,7 +26,7 @@ COLUMNS = (
     "curve", "command", "commit", "versions", "machine", "date", "digest",
 )  # fmt: skip
 _PACKAGES = ("impala", "tensorflow", "numpy", "gymnasium", "minatar")
-_CELLS_PER_POOL = 32  # a worker: TensorFlow keeps the graphs of cells that are done
+_CELLS_PER_POOL = 32  # of each worker; then a new pool: TensorFlow keeps the graphs of finished cells
 
 
 class Results:
@@ -34,7 +34,7 @@ class Results:
 
     Args:
       path: of the file; it is made if there is none.
-      grid: whose cells they are. Rows of others stay in the file and count for nothing.
+      grid: whose cells they are. Rows of other cells stay in the file and are ignored.
 
     Raises:
       ConfigError: a cell of the grid was trained with other settings than the grid now gives it.
@@ -52,7 +52,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # of older versions
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # old versions' columns
             writer.writeheader()
             writer.writerows(self.rows)
         temporary.replace(path)
@@ -122,7 +122,7 @@ def run(
                         result = _result(future, cell)
                         results.add(cell, result, origin)
                         on_cell(cell, result)
-            except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish what they are at
+            except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish their cells
                 for process in pool._processes.values():
                     process.terminate()
                 raise
@@ -171,7 +171,7 @@ def main(
 
 
 class _progress:
-    """A progress bar with the time left, or a line a cell where there is no terminal."""
+    """A progress bar with the time left, or one line for each cell if there is no terminal."""
 
     def __init__(self, grid: Grid, results: Results):
         from rich import progress
@@ -179,7 +179,7 @@ class _progress:
         done = [cell for cell in grid.cells(results.returns) if cell in results.returns]
         self._grid, self._total, self._done = grid, grid.num_cells, len(done)
         self._frames = sum(grid.total_frames(cell.task) for cell in done)
-        # The bar is of frames, since tasks differ in them; that estimates the time left better than cells would.
+        # The bar counts frames: tasks differ in them, so they estimate the time left better than cells would.
         self._bar = progress.Progress(
             progress.TextColumn("{task.fields[cells]} cells"), progress.BarColumn(),
             progress.TimeRemainingColumn(elapsed_when_finished=True), progress.TextColumn("{task.description}"),

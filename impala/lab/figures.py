@@ -8,7 +8,7 @@ from impala.lab.scores import Scores, condition_name, interval
 
 
 def _axes(num_rows: int, num_columns: int):
-    """A grid of axes that always is two-dimensional."""
+    """Returns a figure and its axes, which are always a two-dimensional array."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(1 + 3.2 * num_columns, 0.6 + 2.4 * num_rows), layout="constrained")
@@ -16,7 +16,7 @@ def _axes(num_rows: int, num_columns: int):
 
 
 def _panels(scores: Scores, x_label: str, draw):
-    """Draws a row a condition, a column a task: `draw(axis, block)` for every scheme."""
+    """Draws a panel for each condition (row) and task (column): calls `draw(axis, block)` for every scheme."""
     grid, conditions = scores.grid.config, list(scores.conditions())
     figure, axes = _axes(len(conditions), len(grid.tasks))
     for row, (fraction, lag) in zip(axes, conditions):
@@ -42,7 +42,7 @@ def curves(scores: Scores):
         if not len(curve := scores.curves(block)):
             return
         frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * scores.grid.total_frames(block.task)
-        seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode ended: all have one length, say
+        seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode may end, e.g. if all have one length
         frames, curve = frames[seen], curve[:, seen]
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
         style = "-" if len(curve) == scores.grid.config.num_seeds else "--"
@@ -53,7 +53,7 @@ def curves(scores: Scores):
 
 
 def interquartile_means(scores: Scores):
-    """Draws the interquartile mean over all tasks with its interval, a panel a condition."""
+    """Draws the interquartile mean over all tasks with its interval, a panel for each condition."""
     conditions = list(scores.conditions())
     figure, axes = _axes(1, len(conditions))
     for axis, (fraction, lag) in zip(axes[0], conditions):
@@ -73,7 +73,7 @@ def interquartile_means(scores: Scores):
 
 
 def robustness(scores: Scores):
-    """Draws the returns of the whole sweep, best setting first: what a scheme forgives (the paper's figure E.2)."""
+    """Draws the returns of the whole sweep, best setting first: how robust a scheme is (the paper's figure E.2)."""
 
     def draw(axis, block):
         if len(returns := scores.sweep(block)) == scores.grid.num_sweep:
@@ -83,7 +83,7 @@ def robustness(scores: Scores):
 
 
 def lag(scores: Scores):
-    """Draws the return over the policy lag (the paper's figure E.1), a column a task, a row a replay fraction."""
+    """Draws the return over the policy lag (the paper's figure E.1), tasks in columns, replay fractions in rows."""
     grid = scores.grid.config
     figure, axes = _axes(len(grid.replay_fractions), len(grid.tasks))
     for row, fraction in zip(axes, grid.replay_fractions):

@@ -1,7 +1,7 @@
 """The grid of a comparison: which schemes, on which tasks, how far off-policy, with which settings and seeds.
 
-The paper's way: every scheme gets the same sweep of learning rate × entropy cost with one seed; its best settings are
-then run with seeds of their own, and those are what counts.
+As in the paper, every scheme gets the same sweep of learning rate × entropy cost with one seed; its best settings are
+then run again with other seeds, and only those runs count.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ SWEEP, FINAL = "sweep", "final"
 
 
 class TaskConfig(pydantic.BaseModel):
-    """A task of the grid: the configuration file beside the grid's, and the returns that count as 0 and as 1."""
+    """A task of the grid, whose configuration file lies beside the grid's: the returns that count as 0 and as 1."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
     scale: Annotated[list[Finite], Field(min_length=2, max_length=2)]
@@ -48,7 +48,7 @@ class GridConfig(pydantic.BaseModel):
     replay_fractions: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1)] = [0.0]
     learning_rates: Annotated[list[LearningRate], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
-    num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that go on
+    num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that are run again
     num_seeds: Annotated[int, Field(ge=1, le=1000)] = 5  # of each of them
 
     @model_validator(mode="after")
@@ -134,7 +134,7 @@ class Grid:
             raise ConfigError(dict.fromkeys(errors))
 
     def blocks(self) -> Iterator[Block]:
-        """Yields what is compared, task after task."""
+        """Yields the blocks, task after task."""
         grid = self.config
         yield from map(Block._make, itertools.product(grid.tasks, grid.schemes, grid.replay_fractions, grid.lags))
 
@@ -155,7 +155,7 @@ class Grid:
         return []
 
     def has(self, cell: Cell) -> bool:
-        """Returns whether the cell can be part of the grid, whatever its sweep says."""
+        """Returns whether the cell can be part of the grid, whatever the sweep's results."""
         settings = cell.learning_rate in self.config.learning_rates and cell.entropy in self.config.entropy_costs
         seeds = range(1, self.config.num_seeds + 1) if cell.phase == FINAL else [0]
         return cell.block in set(self.blocks()) and settings and cell.seed in seeds
@@ -165,14 +165,14 @@ class Grid:
         return self._bases[task].total_frames
 
     def sweep(self, block: Block) -> list[Cell]:
-        """Returns the block's sweep with one seed; none when there is only one setting."""
+        """Returns the block's sweep with one seed; [] if there is only one setting."""
         settings = list(itertools.product(self.config.learning_rates, self.config.entropy_costs))
         return [Cell(SWEEP, *block, *setting, 0) for setting in settings] if len(settings) > 1 else []
 
     def finals(self, block: Block, returns: Mapping[Cell, float]) -> list[Cell]:
-        """Returns the runs that count, best setting first; none before the sweep is done.
+        """Returns the runs that count, best setting first; [] before the sweep is done.
 
-        The sweep's seed is not used again: the best of nine was chosen by its luck, too.
+        The sweep's seed is not used again: the best settings also had luck with it.
         """
         sweep = self.sweep(block)
         if any(cell not in returns for cell in sweep):
@@ -200,12 +200,12 @@ class Grid:
     @property
     def num_frames(self) -> int:
         """Frames of all cells."""
-        num_cells = self.num_cells // len(self.config.tasks)  # as many for every task
+        num_cells = self.num_cells // len(self.config.tasks)  # the same number for every task
         return sum(num_cells * self.total_frames(task) for task in self.config.tasks)
 
     @property
     def num_settings(self) -> int:
-        """Settings of a block that count."""
+        """Settings of a block whose runs count."""
         return min(self.config.num_best, len(self.config.learning_rates) * len(self.config.entropy_costs))
 
     def cell_config(self, cell: Cell) -> config_lib.Config:
@@ -223,8 +223,8 @@ class Grid:
     def digest(self, cell: Cell) -> str:
         """Returns a digest of what a cell is trained with.
 
-        Defaults are left out, so that a key added later changes no digest. A default that is changed changes none
-        either: rows name the commit that trained them, and the report lists the commits.
+        Defaults are left out, so that a key added later changes no digest. Nor does a default that is changed: for
+        that, rows name the commit that trained them, and the report lists the commits.
         """
         settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -235,7 +235,7 @@ class Grid:
         return value if row["status"] == "done" and math.isfinite(value) else self.config.tasks[cell.task].scale[0]
 
     def cells(self, returns: Mapping[Cell, float]) -> Iterator[Cell]:
-        """Yields the cells that are known to be part of the grid once `returns` are, task after task."""
+        """Yields the cells that are part of the grid as far as `returns` tell, task after task."""
         for block in self.blocks():
             yield from self.sweep(block)
             yield from self.finals(block, returns)

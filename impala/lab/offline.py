@@ -2,7 +2,7 @@
 
     batch acted by μ ─▶ outputs of π ─▶ every scheme: targets, advantages ─▶ bias, deviation, gradient
 
-Bias is against the exact value where a task is tabular, else against on-policy Monte Carlo returns from episode starts.
+Bias is against the exact values on river swim, else against on-policy Monte Carlo returns from episode starts.
 """
 
 import csv
@@ -34,11 +34,11 @@ class Row(NamedTuple):
     lag: int
     scheme: str
     bias: float  # mean of target − value of π
-    deviation: float  # standard deviation of the target, within a state where states can be told apart
+    deviation: float  # standard deviation of the target, within a state if the truth is known by state
     error: float  # root mean square of target − value of π, over the same rows as bias
     advantage: float  # root mean square of the advantages
     gradient_cosine: float  # of the policy gradient to that of a large on-policy batch
-    gradient_norm: float  # relative to it
+    gradient_norm: float  # relative to that batch's
     log_rho_mean: float
     effective_sample_size: float
 
@@ -68,7 +68,7 @@ class View(NamedTuple):
     """A batch as a scheme sees it, for the policy that `network` holds."""
 
     arguments: dict  # of a V-based scheme
-    rows: Callable[[], Rows]  # computes what terms of the loss look at anew, to be differentiated
+    rows: Callable[[], Rows]  # recomputes what the loss's terms look at, under a gradient tape
     valid_t: np.ndarray  # [T, B], 0 across a reset
 
 
@@ -93,9 +93,9 @@ def view(network, batch: Chunk, config: Config) -> View:
 
 
 def policy_gradient(network, seen: View, scheme: Scheme) -> tuple[np.ndarray, Targets]:
-    """Returns the gradient of the mean objective of a scheme's policy over transitions, as one vector; and its targets.
+    """Returns the gradient of a scheme's policy objective, its mean over transitions, as one vector; and its targets.
 
-    Of IMPALA's terms the objective is log π(a) A.
+    With IMPALA's terms the objective is log π(a) A.
     """
     terms, variables = scheme.terms, network.trainable_variables
     with tf.GradientTape() as tape:
@@ -122,12 +122,12 @@ def compare(
       config: of the task: γ, reward clipping, parameters of the schemes.
       lag: written into the rows, in updates.
       reference: the on-policy gradient (`policy_gradient`).
-      truth: V^π of every state of a one-hot observation, or of the episodes' starts (a number); None for no bias.
-      schemes: all by default, those with a target network only where there is one.
+      truth: V^π of every state of a one-hot observation, or of episode starts (a number); None for no bias.
+      schemes: all by default, those with a target network only if `with_target` is given.
       with_target: `networks.WithTarget` of `network`, for schemes that have a target network.
 
     Raises:
-      ValueError: the truth is that of episodes' starts and the batch has none.
+      ValueError: the truth is that of episode starts and the batch has none.
     """
     seen, observation = view(network, batch, config), batch.observation.numpy()[:-1]
     seen_with_target = view(with_target, batch, config) if with_target else None
@@ -174,10 +174,10 @@ def lag_study(
     config: Config, lags: Sequence[int], *, num_updates: int, num_chunks: int = 512,
     schemes: Mapping[str, Scheme] | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Trains for `num_updates`, then shows the last policy what each of its predecessors acted.
+    """Trains for `num_updates`, then applies the schemes for the last policy to chunks that earlier ones acted.
 
-    IMPACT's target network is the policy at the last multiple of `loss.target_period`. CLEAR's losses are those of
-    replayed chunks, of which there are none here.
+    IMPACT's target network is the policy at the last multiple of `loss.target_period`. CLEAR's own losses are for
+    replayed chunks, and there are none here.
 
     Args:
       config: of the training, on policy.
@@ -216,15 +216,15 @@ def lag_study(
 def run_study(
     folder: str | Path, *, num_chunks: int = 512, schemes: Mapping[str, Scheme] | None = None
 ) -> list[Row]:  # fmt: skip
-    """Shows the newest policy of a run what the run kept of its beginning (`impala train --record-chunks N`).
+    """Applies the schemes for a run's newest policy to the run's first chunks (`impala train --record-chunks N`).
 
     Args:
       folder: of the run.
-      num_chunks: of the batch that the newest policy acts for comparison, an eighth.
+      num_chunks: an eighth of the chunks that the newest policy acts for comparison.
       schemes: by default all but those with a target network.
 
     Returns:
-      Rows whose lag is the chunks' mean: nearly all updates of the run.
+      Rows whose lag is the chunks' mean lag: nearly all updates of the run.
 
     Raises:
       ConfigError: the run kept no chunks, has no checkpoint, or plays several tasks.
@@ -247,7 +247,7 @@ def _without_target(config: Config) -> Config:
 
 
 def _on_policy(network, config: Config, weights: Weights, num_chunks: int) -> tuple[np.ndarray, np.ndarray | float]:
-    """Returns the gradient of a large batch that the policy acts itself, and its value: of states, or of starts."""
+    """Returns the gradient on a large batch that the policy acts itself, and its value: by state, or of starts."""
     config = _without_target(config)
     on_policy = play(config, weights, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
     reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))

@@ -1,4 +1,4 @@
-"""What a grid found: a table in the shape of the paper's Table 2, and the figures."""
+"""What a grid found: a table in the form of the paper's Table 2, and the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from impala.lab.scores import Scores, condition_name, improvement, interquartile
 
 
 def table(scores: Scores) -> str:
-    """Returns a table a condition, schemes in rows, tasks in columns, as the paper's Table 2; and one of the sweep."""
+    """Returns a table for each condition, schemes by tasks, like the paper's Table 2; and one of its sweep."""
     grid, tasks = scores.grid.config, list(scores.grid.config.tasks)
     settings = f"the {scores.grid.num_settings} best settings" if scores.grid.num_settings > 1 else "one setting"
     lines = [
@@ -58,7 +58,7 @@ def _spread(returns: np.ndarray, num_sweep: int) -> str:
 
 
 def _improvements(matrices: dict[str, np.ndarray]) -> list[str]:
-    """How likely a seed of the first scheme (V-trace where it takes part) beats one of each other, one line each."""
+    """Returns how likely a seed of the first scheme (V-trace if present) beats one of another, one line for each."""
     first = "vtrace" if "vtrace" in matrices else next(iter(matrices), None)
     return [
         "P(`{}` > `{}`) = {:.2f} [{:.2f}, {:.2f}]  ".format(first, scheme, *improvement(matrices[first], matrix))

@@ -75,7 +75,7 @@ class Scores:
         return curve
 
     def num_diverged(self, block: Block) -> int:
-        """Returns how many of the runs that count did not come to an end with finite weights."""
+        """Returns how many of the runs that count diverged."""
         return sum(row["status"] != "done" for row in self.rows(block, FINAL))
 
     def scaled(self, task: str, returns: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ def _estimates(scores: dict, aggregate) -> tuple[dict, dict]:
 
 @contextlib.contextmanager
 def _seeded(seed: int):
-    """Seeds NumPy's global generator for a while: rliable draws from it, whatever `random_state` it is given."""
+    """Seeds NumPy's global generator during the block: rliable draws from it, whatever `random_state` it is given."""
     state = np.random.get_state()
     np.random.seed(seed)
     try:
@@ -140,7 +140,7 @@ def _seeded(seed: int):
 
 
 def _mean_of_finite(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the mean over rows, of what is not NaN; NaN where all are."""
+    """Returns the mean over rows, NaNs left out; NaN where all rows are NaN."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
         return np.nanmean(rows, axis=0)
@@ -153,6 +153,6 @@ def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float
 
 
 def _share_of_wins(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns rliable's `probability_of_improvement` of [seeds, tasks] each, a hundred times as fast."""
+    """Returns what rliable's `probability_of_improvement` does, for [seeds, tasks] each, a hundred times as fast."""
     one, other = one[:, None], other[None]
     return float(np.mean((one > other) + 0.5 * (one == other)))

@@ -1,4 +1,4 @@
-"""The value of a policy, to measure bias against: exact where a task is tabular, else played."""
+"""The value of a policy, to measure bias against: exact for river swim, else from played episodes."""
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ def exact_values(policy: np.ndarray, transition: np.ndarray, reward: np.ndarray,
 
 
 def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed: int) -> float:
-    """Returns the mean discounted return from the starts of whole episodes, a truncated one with V of its last state.
+    """Returns the mean discounted return of whole episodes; a truncated one bootstraps from V of its last state.
 
     Each environment plays the same number of episodes, so that short ones are not favoured.
     """

@@ -1,4 +1,4 @@
-"""A program onto threads and processes. Importing this installs the RPC stand-in; then `import launchpad` works."""
+"""Runs a program in threads or processes. Importing this installs the RPC stand-in; then `import launchpad` works."""
 
 from impala.launching import rpc
 

@@ -1,11 +1,12 @@
-"""Signs of life: what every node tells the launcher once a second, and what the launcher knows from it.
+"""Signs of life: what every node tells the launcher once a second, and what the launcher learns from it.
 
     node    its loop asks whether to stop ─▶ Pulse: when it last asked, what it does, facts ── a datagram a second ─┐
     launcher                                        Listener: who has been silent, and for how long  ◀──────────────┘
 
-Every loop and every wait of a node asks `Pulse.is_set` at least once a second or so: who asks, lives. A thread of the
-node's process sends that; so a process that is stopped, or whose interpreter is held, sends nothing, and one whose
-environment hangs sends that its loop has not asked for so long. Times are ages, so no two clocks are compared.
+Every loop and every wait of a node asks `Pulse.is_set` at least once a second or so, which shows that it is alive. A
+thread of the node's process reports how long ago that was. So a process that is stopped, or whose interpreter is
+blocked, sends nothing, and one whose environment hangs reports that its loop has not asked for a while. Times are sent
+as ages, so that no two clocks are compared.
 """
 
 import contextlib
@@ -19,12 +20,12 @@ from typing import Any, NamedTuple
 
 ADDRESS_VARIABLE = "IMPALA_BEATS"  # holds the address of the launcher's `Listener` in the processes of nodes
 _BEAT_SECONDS, _MAX_BYTES = 1.0, 16_000
-_PAUSE_SECONDS = 5.0  # the listener itself was stopped when it has not looked for so long
+_PAUSE_SECONDS = 5.0  # a listener that has not looked for longer was stopped itself
 _CREDENTIALS = struct.Struct("3i")
 
 
 def patience(doing: str, seconds: float) -> float:
-    """Returns for how long a node may be silent where `seconds` are the rule.
+    """Returns for how long a node may be silent while `doing` something, `seconds` being the rule.
 
     Imports on a busy machine, and a checkpoint on a slow disk, may take longer than anything else.
     """
@@ -58,7 +59,7 @@ class Pulse:
         self._event.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until it is time to stop, for so long at most; returns whether it is."""
+        """Waits until it is time to stop, for `seconds` at most; returns whether it is."""
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
         while not self.is_set():
             left = deadline - time.monotonic()
@@ -82,22 +83,22 @@ class Pulse:
         return dict(self._facts)
 
     def note(self, **facts: Any) -> None:
-        """Keeps facts for the launcher, what JSON can hold; they go with the next sign of life."""
+        """Keeps facts for the launcher, in types that JSON can hold; they go with the next sign of life."""
         self._facts |= facts
 
     def send(self) -> None:
-        """Sends a sign of life, if there is a launcher that hears."""
+        """Sends a sign of life, if there is a launcher to hear it."""
         if self._socket is None:
             return
         beat = dict(
             name=self.name, age=time.monotonic() - self._asked, doing=self._doing, rss_mb=_resident_mb(),
             facts=dict(self._facts),
         )  # fmt: skip
-        with self._sending, contextlib.suppress(OSError, KeyError):  # no launcher any more, or it is busy
+        with self._sending, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy
             self._socket.sendto(json.dumps(beat).encode(), "\0" + os.environ[ADDRESS_VARIABLE])
 
     def beat(self, each_second=lambda: None) -> None:
-        """Sends a sign of life every second from now on, from a thread that calls `each_second` too."""
+        """Starts a thread that sends a sign of life and calls `each_second`, every second from now on."""
 
         def loop():
             while True:
@@ -127,7 +128,7 @@ class _Heard(NamedTuple):
 
 
 class Listener:
-    """Hears the nodes of one launch, from its making on; only processes of the same user are heard."""
+    """Listens to the nodes of one launch from its creation on, and to processes of the same user only."""
 
     _FROZEN_SECONDS = 5.0
 
@@ -154,7 +155,7 @@ class Listener:
         return name in self._heard
 
     def close(self) -> None:
-        """Hears nobody any more."""
+        """Stops listening."""
         self._socket.close()
 
     def _listen(self) -> None:
@@ -173,14 +174,14 @@ class Listener:
                     with contextlib.suppress(ValueError, KeyError, TypeError):
                         said = json.loads(message)
                         name, age = str(said["name"]), max(0.0, float(said["age"]))
-                        # A node that was stopped with us says an age that holds the pause: it did not grow older in it.
+                        # The age that a node reports after it was stopped with us contains the pause: do not count it.
                         active = max(now - age, self._heard[name].active if name in self._heard else self._began)
                         self._heard[name] = _Heard(
                             now, active, str(said["doing"]), float(said["rss_mb"]), dict(said["facts"])
                         )
 
     def _skip_pause(self, now: float) -> None:
-        """Counts no time in which this process was stopped itself (Ctrl-Z): nobody could be heard then."""
+        """Leaves out time in which this process itself was stopped (Ctrl-Z), and could hear nobody."""
         pause = now - self._looked
         if pause > _PAUSE_SECONDS:
             self._began += pause

@@ -1,9 +1,9 @@
 """Tables that outlive a launch: a copy of them on disk, written by Reverb's checkpointer.
 
-Three of its ways decide what this looks like (dm-reverb 0.14). It removes whatever else lies in its folder, so it has
-one of its own. What it reads back decides sizes and rate limiters, whatever the configuration says by now, so the
-folder is named by the settings that its tables were made with. And a copy that lacks a file counts for nothing, without
-a word, so it is removed and said.
+Three properties of the checkpointer (dm-reverb 0.14) shape this file. It removes whatever else lies in its folder, so
+it has a folder to itself. Tables that it reads back keep their sizes and rate limiters, whatever the configuration now
+says, so the folder is named after the settings that its tables were made with. And it silently ignores a copy that
+lacks a file, so such a copy is removed, and the user told.
 """
 
 import hashlib
@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy, the last one last
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy; DONE is written last
 
 
 class Keeper:
-    """Serves tables with what `folder` holds of them, and writes them there.
+    """Serves tables with the contents that were saved in `folder`, and saves them there.
 
     Args:
-      folder: of this keeper alone.
+      folder: used by this keeper alone.
       seconds: between two copies.
-      settings: what the tables are made of; a copy of tables with others is of no use and is removed.
+      settings: what the tables are made with; a copy made with other settings is useless and is removed.
     """
 
     def __init__(self, folder: Path, *, seconds: float, settings: str):
@@ -30,7 +30,7 @@ class Keeper:
         self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:12]
 
     def serve(self, make_tables: Callable[[], Sequence], port: int):
-        """Returns (`reverb.Server`, what is to be said of the copy, if anything)."""
+        """Returns (`reverb.Server`, lines that tell the user which copies were removed)."""
         import reverb
         from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
@@ -41,7 +41,7 @@ class Keeper:
         checkpointer = DefaultCheckpointer(path=str(self._folder))
         try:
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
-        except Exception as error:  # RuntimeError, ValueError: whatever it makes of a damaged file
+        except Exception as error:  # RuntimeError, ValueError: whatever Reverb raises for a damaged file
             reason = str(error).strip().splitlines()[0][:200]
             words.append(self._remove(self._folder, f"it cannot be read ({reason})"))
             self._folder.mkdir()
@@ -49,11 +49,11 @@ class Keeper:
         return server, words
 
     def save(self, server) -> str:
-        """Writes a copy, while which nobody can use the tables; returns what went wrong, "" if nothing did."""
+        """Writes a copy, during which nobody can use the tables; returns what went wrong, "" if nothing did."""
         started = time.monotonic()
         try:
             path = Path(server.localhost_client().checkpoint())
-            error = "" if _is_whole(path) else f"{path} was not left"
+            error = "" if _is_whole(path) else f"{path} lacks a file"
         except Exception as failure:  # a full disk is an IndexError
             error = str(failure).strip().splitlines()[0][:200]
         if error:

@@ -1,7 +1,7 @@
 """launches.json: what each launch of a run was made with, and its number, the incarnation.
 
-Seeds and what is taken for a duplicate depend on the incarnation: it must be higher than every earlier launch's, also
-where the file is damaged and those can no longer be counted.
+Seeds and the detection of duplicates depend on the incarnation: it must be higher than every earlier launch's, even if
+the file is damaged and the launches can no longer be counted.
 """
 
 import json
@@ -23,7 +23,7 @@ def add(path: Path, folders: Iterable[Path]) -> int:
     """Writes this launch into the file at `path` and returns its incarnation.
 
     Args:
-      folders: of the run's agents, whose TensorBoard events tell of launches too.
+      folders: of the run's agents, whose TensorBoard event files also show how many launches there were.
 
     Raises:
       OSError: the disk is full or not writable.
@@ -38,7 +38,7 @@ def add(path: Path, folders: Iterable[Path]) -> int:
         launches, numbers = [], _salvaged(path)
         path.replace(aside)
         logging.warning("%s is damaged (%s) and kept as %s; launches are counted anew, high enough", path, error, aside)
-    if aside.exists():  # now or once: the numbers have left the count behind
+    if aside.exists():  # damaged now or earlier: the entries no longer count the launches
         numbers.append(_floor(folders))
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     launches.append(
@@ -62,17 +62,17 @@ def _sound(path: Path) -> list[dict]:
 
 
 def _salvaged(path: Path) -> list[int]:
-    """Returns the numbers that a damaged file still says, and how many launches."""
+    """Returns how many launches a damaged file still shows, and the incarnations that it still names."""
     data = path.read_bytes() if path.is_file() else b""
     named = (int(number) for number in re.findall(rb'"incarnation": (\d{1,7})\b', data))
     return [data.count(b'"time"'), *(number for number in named if number < _LARGEST)]
 
 
 def _floor(folders: Iterable[Path]) -> int:
-    """Returns a number that is higher than any count of launches, and rises with each that came to its learner.
+    """Returns a number that is higher than any count of launches, and rises with each that got as far as its learner.
 
-    Hours since 2020, and a file of events for each launch: a run whose file is damaged again, whatever is left of it,
-    gets a higher one, since both have grown meanwhile.
+    It is the hours since 2020 plus the number of event files, one for each launch: if the file is damaged again,
+    whatever is left of it, the number is higher, since both have grown meanwhile.
     """
     num_events = max(len(list((folder / "tensorboard").glob("events.*"))) for folder in folders)
     return max(0, int(time.time()) // 3600 - _HOURS_BEFORE) + num_events

@@ -1,7 +1,7 @@
 """Runs a program in processes of this machine, watches them, and ends them in order.
 
 Launchpad starts the processes (`lp.launch`, `local_mp`, output to files). Watching and ending is done here: Launchpad
-notices a death only in some of its modes and then ends everything at once, the learner before its checkpoint included.
+notices a death only in some of its modes, and then ends everything at once, even a learner that has yet to save.
 """
 
 import atexit
@@ -30,14 +30,14 @@ from impala.launching.processes import (
 from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
-_HANGING_SECONDS = 4.0  # for the end of a node that has nothing to save, and twice that of a learner that was frozen
+_HANGING_SECONDS = 4.0  # to end a node that has nothing to save; twice that for a frozen learner
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
 
 
 class Interrupts:
-    """Counts the signals that ask for an end, from entering to leaving; `launch` and `supervise` lie between.
+    """A context manager, around `launch` and `supervise`, that counts the signals that ask for an end.
 
-    A program that is half launched cannot be ended in order, so nothing is raised: whoever can act asks `count`.
+    A program that is half launched cannot be ended in order, so nothing is raised: code that can act looks at `count`.
     """
 
     _TOGETHER_SECONDS = 0.3
@@ -46,7 +46,7 @@ class Interrupts:
         self.count, self._last = 0, float("-inf")
 
     def __enter__(self):
-        ours = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup, a background job one
+        ours = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup, background jobs: stay ignored
         self._previous = {number: signal.signal(number, self._on_signal) for number in ours}
         return self
 
@@ -55,8 +55,8 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _on_signal(self, number, _):
-        # The kernel and the shell both tell of a terminal that went away, and `timeout` tells a process and its group:
-        # that is no second request.
+        # An echo is not a second request: the kernel and the shell both report a terminal that went away, and `timeout`
+        # signals a process and its group.
         is_echo = time.monotonic() - self._last < self._TOGETHER_SECONDS
         self._last = time.monotonic()
         self.count = max(self.count, 1) if number == signal.SIGHUP or is_echo else self.count + 1
@@ -85,29 +85,29 @@ class Processes:
         return {name: status for name, status in statuses.items() if status is not None}
 
     def dump_stacks(self, name: str) -> None:
-        """Lets a node write the stacks of all its threads into its log, if it got as far as to be able to."""
+        """Makes a node write the stacks of all its threads into its log, if it has got far enough to handle that."""
         if self._listener.has_heard(name) and (process := self.by_name[name]).poll() is None:
             process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGUSR2)
             time.sleep(1.0)
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
-        """Ends the processes with SIGTERM, turn after turn; kills what outlives its time, or all when told to."""
+        """Ends the processes with SIGTERM, turn after turn; kills those that take too long, or all on `should_kill`."""
         for turn in self.roles.turns():
             members = {n: p for n, p in self.by_name.items() if self.roles.of(n).turn == turn and p.poll() is None}
             seconds = {name: self._seconds_to_end(name) for name in members}
             deadlines = {name: time.monotonic() + seconds[name] for name in members}
             for name, process in members.items():
                 process.terminate()
-                process.send_signal(signal.SIGCONT)  # one that was stopped could not hear it
-                if not self._listener.has_heard(name):  # it still imports, deaf to signals, and has nothing to save
+                process.send_signal(signal.SIGCONT)  # a stopped process could not handle SIGTERM
+                if not self._listener.has_heard(name):  # still importing, with signals blocked: nothing to save
                     process.kill()
             while any(process.poll() is None for process in members.values()):
                 if should_kill():
                     return self.kill()
-                if any(self._is_saving(name) for name in members):  # a slow disk; peers wait for who writes
+                if any(self._is_saving(name) for name in members):  # a slow disk; peers wait for the one that writes
                     deadlines = {name: time.monotonic() + seconds[name] for name in members}
-                # These only: the learner after them still has a checkpoint to write.
+                # Only these roles: the learner, which comes later, still has a checkpoint to write.
                 _kill(members[name] for name in members if time.monotonic() > deadlines[name])
                 time.sleep(0.05)
 
@@ -137,8 +137,8 @@ def _kill(processes: Iterable[subprocess.Popen]) -> None:
 def launch(program, folder: Path, roles: Roles) -> Processes:
     """Launches `program` in processes whose output goes to `folder/logs`.
 
-    Only nodes whose role says so see a GPU. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
-    `processes.prepare` has decided what they do.
+    Only nodes whose role says so see GPUs. The children start with SIGINT, SIGTERM and SIGHUP blocked, until
+    `processes.prepare` has decided what these signals do.
     """
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -148,11 +148,11 @@ def launch(program, folder: Path, roles: Roles) -> Processes:
     from launchpad.launch.run_locally import launch_local_output_to_files
     from launchpad.nodes.python.local_multi_processing import PythonProcess
 
-    launch_local_output_to_files._LOGGING_DIR = str(logs)  # where launchpad was imported earlier
+    launch_local_output_to_files._LOGGING_DIR = str(logs)  # in case launchpad was imported earlier
     for log in logs.glob("*/*"):
         if log.is_file() and log.suffix != ".previous":
             log.replace(log.with_suffix(".previous"))
-    scratch = logs / "scratch"  # Launchpad's pickles and Reverb's folder, which nobody removes
+    scratch = logs / "scratch"  # Launchpad's pickles and Reverb's folder, which nobody else removes
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(exist_ok=True)
     listener = beats.Listener()
@@ -188,7 +188,7 @@ def launch(program, folder: Path, roles: Roles) -> Processes:
 
 
 class Threads:
-    """The nodes of a program as threads of this process; as `Processes`, but none can be killed and none has a log."""
+    """The nodes of a program as threads of this process; like `Processes`, but none can be killed or has a log."""
 
     def __init__(self, manager, roles: Roles, listener: beats.Listener):
         self._manager, self.roles, self._listener = manager, roles, listener
@@ -220,8 +220,8 @@ class Threads:
         self._manager.stop_event().set()
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline and not should_kill():
-            if all(future.done() for future in self._futures.values()):  # one that failed: the learner still saves
-                time.sleep(0.2)  # for what they said last
+            if all(future.done() for future in self._futures.values()):  # all: if one failed, the learner still saves
+                time.sleep(0.2)  # lets their last signs of life arrive
                 return
             time.sleep(0.05)
 
@@ -230,7 +230,7 @@ class Threads:
 
 
 def launch_threads(program, folder: Path, roles: Roles) -> Threads:
-    """Launches `program` in threads of this process, to be debugged; slower, since they share the interpreter."""
+    """Launches `program` in threads of this process, for debugging; slower, since they share the interpreter."""
     import launchpad as lp
 
     _new_token(folder)
@@ -242,7 +242,7 @@ def launch_threads(program, folder: Path, roles: Roles) -> Threads:
 
 
 def _new_token(folder: Path) -> None:
-    """Makes the secret that RPCs of this launch have to show."""
+    """Makes the secret that RPCs of this launch must present."""
     token = folder / "token"
     token.unlink(missing_ok=True)
     rpc.new_token(token)
@@ -250,7 +250,7 @@ def _new_token(folder: Path) -> None:
 
 
 def _keep_signals() -> None:
-    """Lets Launchpad believe that its handlers are installed: they would end all nodes at once, the launcher too."""
+    """Makes Launchpad believe that its handlers are installed: the real ones end all nodes and the launcher at once."""
     from launchpad.launch import worker_manager
 
     numbers = [signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGALRM, signal.SIGUSR1]
@@ -259,7 +259,7 @@ def _keep_signals() -> None:
 
 def _by_label(manager) -> dict[str, list[subprocess.Popen]]:
     workers: dict[str, list] = {}
-    for title, processes in manager._active_workers.items():  # the one thing Launchpad keeps to itself
+    for title, processes in manager._active_workers.items():  # private to Launchpad; there is no public way
         workers.setdefault(title.partition("/")[0], []).extend(processes)
     return workers
 
@@ -268,7 +268,7 @@ def supervise(
     processes: Processes | Threads, interrupts: Interrupts, on_tick: Callable[[], None], say: Callable[[str], None],
     *, liveness_seconds: float = float("inf"),
 ) -> int:  # fmt: skip
-    """Watches until the learner is done, a node fails or the user interrupts; ends the rest; returns the exit status.
+    """Watches until the learner is done, a node fails or the user interrupts; then ends the rest.
 
     Args:
       processes: of a launched program.
@@ -276,6 +276,9 @@ def supervise(
       on_tick: called twice a second.
       say: tells the user something.
       liveness_seconds: a node that is silent for longer ends the run, with status 75.
+
+    Returns:
+      The exit status.
     """
     try:
         silent = None
@@ -290,7 +293,7 @@ def supervise(
         if interrupts.count <= 1:
             on_tick()
         return status
-    except BaseException:  # the dashboard cannot write any more, say (rich exits): no reason to lose what was learned
+    except BaseException:  # e.g. the dashboard cannot write any more (rich exits): no reason to lose what was learned
         processes.stop(should_kill=lambda: interrupts.count > 1)
         raise
     finally:
@@ -298,7 +301,7 @@ def supervise(
 
 
 def _silent(processes: Processes | Threads, seconds: float) -> str | None:
-    """Returns the name of the node that has been silent for longest, of those that are for more than `seconds`."""
+    """Returns the node that has been silent for longest, if that is longer than `beats.patience`, else None."""
     nodes = processes.nodes()
     limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes, processes.roles).items()}
     late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
@@ -306,7 +309,7 @@ def _silent(processes: Processes | Threads, seconds: float) -> str | None:
 
 
 def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:
-    """Returns what each node does; while one that has the weights saves, its peers wait for it, and do so too."""
+    """Returns what each node does; while one with the weights saves, all of those do, since its peers wait for it."""
     doing, heads = {name: node.doing for name, node in nodes.items()}, roles.heads(nodes)
     return doing | dict.fromkeys(heads, "saving") if any(doing[name] == "saving" for name in heads) else doing
 
@@ -326,9 +329,9 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     if was_interrupted:
         say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
     else:
-        time.sleep(_TICK_SECONDS)  # a first failure may have others in its wake; let the statuses arrive
+        time.sleep(_TICK_SECONDS)  # one failure may cause others: let their statuses arrive
     ended = {} if was_interrupted else processes.ended()
-    # Only who has the weights may end by itself, and does so with status 0 when all is done.
+    # Only a node that has the weights may end by itself, and it does so with status 0 when all is done.
     roles, first = processes.roles, f"{processes.roles.head}/0"
     failed = {name: status for name, status in ended.items() if status != 0 or not roles.of(name).is_head}
     # Several learners are done together; the first still has its checkpoint to write.
@@ -343,7 +346,7 @@ def _end(processes: Processes | Threads, interrupts: Interrupts, say: Callable[[
     heads = {name: ended[name] for name in roles.heads(ended)}
     if not (was_interrupted or is_done):
         return _report(processes, failed or ended)
-    # Of a population each has its own last checkpoint, unless it had nothing to save yet.
+    # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
     began = {name for name in heads if _has_begun(processes, name, heads[name])}
     if was_interrupted and not began:
         say("interrupted before the first update: there is nothing new to save")
@@ -359,9 +362,9 @@ def _has_begun(processes: Processes | Threads, name: str, status: int) -> bool:
 
 
 def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
-    """Prints what a node that failed said last, and returns the run's exit status.
+    """Prints the last words of a node that failed, and returns the run's exit status.
 
-    The learner's words come before others', and before those of a node that only lost its peer.
+    The first learner's come before those of other nodes; those of nodes that only lost a peer come last.
     """
     failed = {name: status for name, status in ended.items() if status != 0} or ended
     if not failed:
@@ -379,7 +382,7 @@ def _report(processes: Processes | Threads, ended: dict[str, int]) -> int:
     else:
         _tell(f"{name} ended with {shown}; the program was stopped. The end of {processes.log(name)}:")
         _tell(_end_of_log(processes.log(name)))
-    # Where a learner was killed and its peers noticed, nothing is wrong with the program; nor where a peer never came.
+    # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in processes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed
     return EXIT_TRY_AGAIN if is_temporary else EXIT_FAILED

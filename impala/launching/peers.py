@@ -1,4 +1,4 @@
-"""Nodes of one kind that talk to each other by means of their own, beside their RPC servers."""
+"""Nodes of one kind that talk to each other directly, not through their RPC servers."""
 
 import selectors
 import socket
@@ -22,14 +22,14 @@ class AddressHandle(base.Handle):
 
 
 def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: Callable[[], bool]) -> bool:
-    """Waits until every node of `addresses` has called `meet` with them; returns False where it is time to stop.
+    """Waits until every node of `addresses` has called `meet` with them; returns False if it is time to stop first.
 
-    All learners must be there before TensorFlow looks for them: it waits for an hour, and meanwhile no Python runs, no
-    signal handler and no thread. Each node listens on its own address and greets the others; one that has greeted all
-    and was greeted by all is done with its socket, which is free for TensorFlow's server then.
+    All learners must be there before TensorFlow looks for them: it waits for an hour, during which no Python runs,
+    neither signal handlers nor threads. Each node listens on its own address and greets the others. One that has
+    greeted all and was greeted by all closes its socket; the port is then free for TensorFlow's server.
 
     Raises:
-      TimeoutError: after `seconds`; names those who were not heard.
+      TimeoutError: after `seconds`; names the nodes that were not heard.
     """
     others = {i: _host_and_port(address) for i, address in enumerate(addresses) if i != index}
     _, port = _host_and_port(addresses[index])
@@ -63,11 +63,11 @@ def _greet(address: tuple[str, int], index: int) -> bool:
 
 
 def _hear(server: socket.socket) -> set[int]:
-    """Returns the index of who greeted; nobody where a stranger knocked."""
+    """Returns the index of the node that greeted; empty if the connection was somebody else's."""
     try:
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(5.0)  # a greeting that is not heard out is never repeated
+            connection.settimeout(5.0)  # a greeting that is cut short is never repeated
             said = connection.recv(len(_GREETING) + 4, socket.MSG_WAITALL)
             is_whole = said.startswith(_GREETING) and len(said) == len(_GREETING) + 4
             return {int.from_bytes(said[len(_GREETING) :], "big")} if is_whole else set()

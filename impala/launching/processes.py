@@ -1,4 +1,4 @@
-"""What every node of a program does first: its name, its signals, its devices, its end with the launcher."""
+"""What every node of a program sets up first: its name, its signals, its devices, its end with the launcher."""
 
 import atexit
 import contextlib
@@ -21,7 +21,7 @@ from impala.launching.roles import Role
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
-_EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter's own end; of what a node says last
+_EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 _pulse: beats.Pulse | None = None  # of the node that this process is
@@ -46,14 +46,14 @@ def say(message: str) -> None:
 
 
 def prepare(role: Role, index: int = 0) -> beats.Pulse:
-    """Prepares the process of a node and returns what asks it to stop, and tells the launcher that it lives.
+    """Prepares the process of a node; returns the event that asks it to stop and reports to the launcher that it lives.
 
     SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
-    SIGTERM ends the process at once until `begin`: there is nothing to save yet, and what a node waits for while it
-    starts hears no signal handler of Python's. An exception that nobody takes ends it at once too, past threads of
-    Reverb's that hold the interpreter's own end up for a minute. The process is named after its role and ends with its
-    launcher: one that has the weights as after SIGTERM, any other at once, even while an environment keeps the
-    interpreter to itself. In a thread (tests, `local_mt`) nothing is done to the process.
+    Until `begin`, SIGTERM ends the process at once: there is nothing to save yet, and the calls that a node waits in
+    while it starts let no signal handler of Python's run. An uncaught exception also ends it at once, without waiting
+    for threads of Reverb's, which delay the interpreter's own exit by a minute. The process is named after its role and
+    ends with its launcher: one that has the weights as after SIGTERM, any other at once, even while an environment
+    blocks the interpreter. In a thread (tests, `local_mt`) nothing is done to the process.
     """
     import launchpad as lp
 
@@ -73,7 +73,7 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     sys.excepthook = _end_with
-    atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # sys.exit in an environment, say
+    atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # e.g. sys.exit in an environment
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them
@@ -83,13 +83,13 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
 
 
 def end_on_sigterm() -> None:
-    """Lets SIGTERM end the process at once, also after something took it away (a `tf.distribute` strategy does)."""
+    """Lets SIGTERM end the process at once, even after something took it over (a `tf.distribute` strategy does)."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def begin(pulse: beats.Pulse) -> None:
-    """Says that the node's loop begins: from now on SIGTERM asks it to stop, through `pulse`.
+    """Marks the beginning of the node's loop: from now on SIGTERM asks it to stop, through `pulse`.
 
     If the process still runs `GRACE_SECONDS` later and saves nothing, it ends itself with status 75.
     """
@@ -100,9 +100,9 @@ def begin(pulse: beats.Pulse) -> None:
 
 
 class _Grace:
-    """Looked at every second, from a thread: ends a process that was asked to stop long ago or lost its launcher.
+    """Called every second, from a thread: ends a process that was asked to stop long ago or lost its launcher.
 
-    Where the main thread sits in a call that lets no handler of Python's run, nothing else would.
+    If the main thread is in a call that lets no signal handler of Python's run, nothing else would end it.
     """
 
     def __init__(self, pulse: beats.Pulse, launcher: int):
@@ -114,7 +114,7 @@ class _Grace:
         if not self._pulse.is_set():
             return
         if self._since is None or self._pulse.doing == "saving" and self._saved_seconds < 4 * GRACE_SECONDS:
-            self._saved_seconds += 1.0  # called every second; the time begins anew when all is saved
+            self._saved_seconds += 1.0  # called every second; the grace period begins anew when all is saved
             self._since = time.monotonic()
         if time.monotonic() - self._since > GRACE_SECONDS:
             say(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it")
@@ -130,9 +130,10 @@ def _end_with(kind, error, trace) -> None:
 
 
 def hold(path: Path, stop: beats.Pulse) -> None:
-    """Takes the lock file `path` until this process ends, if need be after waiting for one of an earlier launch to end.
+    """Locks the file `path` until this process ends; first waits for a node of an earlier launch that still holds it.
 
-    The launcher's lock of a run goes with the launcher; a node that outlives it, because it still writes, has this one.
+    The launcher's lock of a run is gone with the launcher; a node that outlives it, because it still writes, holds
+    this one.
     """
     if not os.environ.get(NODE_VARIABLE):
         return
@@ -148,7 +149,7 @@ def hold(path: Path, stop: beats.Pulse) -> None:
 
 
 def check_port_is_free(port: int) -> None:
-    """Refuses the run when something listens on `port` of this machine, whichever way it shares ports."""
+    """Refuses the run if something listens on `port` of this machine, even if it is willing to share the port."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
@@ -157,9 +158,9 @@ def check_port_is_free(port: int) -> None:
 
 
 def finish(status: int = 0, words: str = "") -> None:
-    """Ends the process of a node at once, past threads of Reverb and gRPC that sit in calls that never return.
+    """Ends the process of a node at once, without waiting for threads of Reverb and gRPC in calls that never return.
 
-    `words`, if any, go into its log and to the launcher, which tells them to the user in place of the log's end.
+    `words`, if any, go into its log and to the launcher, which shows them to the user instead of the end of the log.
     """
     if words:
         say(words)
@@ -183,7 +184,7 @@ def hide_gpus() -> None:
 
 
 def learner_device(index: int = 0) -> str:
-    """Returns the device of a learner: the GPU of its index, its memory taken as it is needed, else the CPU.
+    """Returns the device of a learner: the GPU with its index, whose memory is taken as needed, else the CPU.
 
     The process sees no other GPU.
     """
@@ -194,16 +195,16 @@ def learner_device(index: int = 0) -> str:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError:  # as below
+    except RuntimeError:  # nodes that share a process as threads: the first one decided
         logging.info("TensorFlow is already running in this process; its devices stay as they are")
     return "/GPU:0" if gpus else "/CPU:0"
 
 
 @contextlib.contextmanager
 def time_limit(seconds: int, message: str):
-    """Ends the process with SIGALRM where the block takes longer, even where it sits in C++ and lets no Python run.
+    """Ends the process with SIGALRM if the block takes longer, even if it is in C++ that lets no Python run.
 
-    What its log says last is that `message` came true: nothing can be said any more when it does.
+    `message` is printed beforehand: SIGALRM kills without a word.
     """
     say(f"within {seconds} s, or else: {message}")
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

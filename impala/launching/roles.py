@@ -1,6 +1,6 @@
-"""What whoever starts, watches and ends the nodes of a program has to know of each kind of them.
+"""What the launcher has to know about each kind of node: when it is stopped, whether it has the weights, and so on.
 
-A program lists its roles as `ROLES`. A node's name is that of its role and a number, like `actor/0`.
+A program lists the roles of its nodes in `ROLES`. A node is named after its role, with a number: `actor/0`.
 """
 
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ class Role(NamedTuple):
     """Nodes of one kind."""
 
     name: str
-    turn: int  # at the end of a run the roles of a turn are stopped together, and are gone when the next turn comes
-    is_head: bool = False  # has the weights: it writes the last checkpoint, and may end by itself when all is done
+    turn: int  # nodes of turn 0 are stopped first, together; those of turn 1 when all of turn 0 have ended, and so on
+    is_head: bool = False  # has the weights: writes the last checkpoint, and ends by itself when training is done
     sees_gpu: bool = False
-    plays: bool = False  # environments, which are code of others
-    stores: bool = False  # chunks, so that its memory is meant to grow
+    plays: bool = False  # steps environments, which may hang or leak
+    stores: bool = False  # holds chunks, so its memory is expected to grow
 
 
 ACTOR = Role("actor", turn=0, plays=True)
 EVALUATOR = Role("evaluator", turn=0, plays=True)
 LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True)
-TABLE = Role("table", turn=2, stores=True)  # last: the learner may still wait for it
+TABLE = Role("table", turn=2, stores=True)  # last: the learner may still be waiting for it
 
 
 class Roles:

@@ -1,6 +1,6 @@
-"""A Launchpad node whose object is called by others, by the methods that its class names and by no others.
+"""A Launchpad node whose object others can call, but only by the methods that its class names.
 
-`lp.CourierNode` serves every public method of its object: whoever held the run's token could call `run` or `step` and
+`lp.CourierNode` serves every public method of its object: anybody with the run's token could call `run` or `step` and
 train a second time.
 """
 
@@ -10,7 +10,7 @@ from impala.launching.rpc.server import Server
 
 
 class RpcNode(lp.CourierNode):
-    """An `lp.CourierNode` that serves the methods named in `RPCS`, a tuple that the constructor's class has."""
+    """An `lp.CourierNode` that serves the methods named in `RPCS`, a tuple in the class that is the constructor."""
 
     def __init__(self, constructor, *args, **kwargs):
         names = getattr(constructor, "RPCS", ())
@@ -26,7 +26,7 @@ class RpcNode(lp.CourierNode):
         return self._instance
 
     def run(self) -> None:
-        """Makes the object, serves it, and calls its `run`, unless that is disabled; then until the program stops."""
+        """Makes the object and serves it while its `run` runs or, if that is disabled, until the program stops."""
         instance = self._construct_instance()
         server = Server(port=lp.get_port_from_address(self.courier_address.resolve()), **self._courier_kwargs)
         for name in instance.RPCS:

@@ -66,7 +66,7 @@ class RunFolder:
         return lock
 
     def _refuse_others(self) -> None:
-        """Refuses a folder that holds something and no run."""
+        """Refuses a folder that holds something but no run."""
         if not self.path.is_dir() or (self.path / "config.yaml").exists():
             return
         others = sorted(entry.name for entry in self.path.iterdir() if entry.name != "lock")
@@ -100,7 +100,7 @@ class RunFolder:
                 temporary.write_text(text)
                 temporary.replace(self.path / name)
             except OSError:
-                temporary.unlink(missing_ok=True)  # or the folder would hold something and no run
+                temporary.unlink(missing_ok=True)  # else the folder would hold something but no run
                 raise
 
         size = config.population.size
@@ -110,7 +110,7 @@ class RunFolder:
             (member / "config.yaml").write_text(config_lib.dump(config.member(index)))
 
     def next_incarnation(self) -> int:
-        """Counts the launches of this run, and keeps what each was made with; rises, whatever befell the count."""
+        """Records this launch and returns its number, higher than any before it, even if their record is damaged."""
         try:
             return launches.add(self.path / "launches.json", member_folders(self.path))
         except OSError as error:
@@ -122,14 +122,14 @@ class RunFolder:
         )
 
     def close(self) -> None:
-        """Gives the folder free."""
+        """Releases the folder."""
         self._lock.close()
 
 
 def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
-    """Returns `config` with what nobody set in it as the run at `path` has it, if there is one to resume.
+    """Returns `config` with the keys that are not set in it taken from the run at `path`, if there is one to resume.
 
-    So a run goes on as it began although a default is another one by now.
+    So a run continues as it began, even if a default has changed since.
 
     Raises:
       ConfigError: the run's own configuration cannot be read.

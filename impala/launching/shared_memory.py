@@ -1,12 +1,12 @@
-"""Calls between processes of one machine whose arrays lie in memory that both of them see.
+"""Calls between processes of one machine whose arrays lie in memory that they share.
 
     caller: writes arguments ── "they are there" ──▶ server: reads them, calls, writes results
             reads results ◀── "they are there" ──────┘
 
-One connection is one caller's and holds one call at a time. What is said goes through a local socket, a few bytes a
-call; who waits sleeps. Neither memory nor socket has a name in the file system: both are gone when both sides are,
-however these end. Nothing is decoded but numbers, and only processes of the same user are heard: others are hung up on
-before anything is started or waited for on their behalf.
+Each connection belongs to one caller and carries one call at a time. The messages go through a local socket, a few
+bytes a call; the side that waits sleeps. Neither memory nor socket has a name in the file system: both are gone when
+both sides are, however these end. Only arrays of numbers are accepted, and only from processes of the same user: the
+connections of others are closed before anything is started or waited for on their behalf.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ import numpy as np
 Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
 
 _ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
-_SHAKE_HANDS_SECONDS = 1.0  # that a caller waits for the server's answer
-_HELLO_SECONDS = 5.0  # that the server waits for what a caller says first
-_MOST_SHAKING_HANDS = 64  # callers that the server waits for at once; others wait to be let in
+_SHAKE_HANDS_SECONDS = 1.0  # how long a caller waits for the server's answer
+_HELLO_SECONDS = 5.0  # how long the server waits for a caller's first message
+_MOST_SHAKING_HANDS = 64  # callers whose first message the server waits for at once; others wait to be let in
 _NUMBER, _ANSWER = struct.Struct("<q"), struct.Struct("<?i")  # of the call; whether it failed, and bytes of its message
 _CREDENTIALS = struct.Struct("3i")
-_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}  # what passes while it listens
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}  # temporary errors of `accept`
 
 
 class CallFailed(RuntimeError):
@@ -99,7 +99,7 @@ class Server:
                 time.sleep(0.5)
 
     def _is_ours(self, connection: socket.socket) -> bool:
-        """Returns whether a process of this user connects, as the kernel says; warns of the first that is not."""
+        """Returns whether the kernel says that a process of this user connects; warns of the first that is not."""
         try:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
@@ -120,13 +120,13 @@ class Server:
                     self._shaking_hands.release()
                 if shaken:
                     self._converse(connection, *shaken)
-            except OSError:  # the caller is gone or says nothing: what its lane remembers ends with its next life
+            except OSError:  # the caller is gone or silent: its lane's state is dropped when its next life begins
                 pass
             finally:
                 self._connections.discard(connection)
 
     def _shake_hands(self, connection: socket.socket) -> tuple | None:
-        """Returns (name, arguments, results) of a caller; None of one that is refused. Raises OSError in silence."""
+        """Returns (name, arguments, results) of a caller, None if it is refused. Raises OSError if it is silent."""
         connection.settimeout(_HELLO_SECONDS)
         hello, handles, *_ = socket.recv_fds(connection, _HELLO_BYTES, 1)
         try:
@@ -150,19 +150,19 @@ class Server:
             try:
                 _copy(self._function(name, number, arguments), results)
                 message = None
-            except Exception as error:  # the caller hears of it
+            except Exception as error:  # reported to the caller
                 message = f"{type(error).__name__}: {error}"
             _answer(connection, message)
 
 
 class Caller:
-    """Calls a `Server`'s function; a server that goes away is waited for, and told again what it did not answer.
+    """Calls a `Server`'s function; waits for a server that goes away, and repeats the call that it did not answer.
 
     Args:
       address: of the server.
       name: of this connection, numbers.
-      arguments, results: of every call.
-      patience_seconds: for a server that is away.
+      arguments, results: shapes and dtypes of every call's arrays.
+      patience_seconds: how long to wait for a server that is away.
     """
 
     def __init__(
@@ -183,17 +183,17 @@ class Caller:
         self._number = 0
 
     def __call__(self, number: int, *arguments: np.ndarray) -> "Caller":
-        """Begins the call; returns what its results can be waited for with. Only one at a time is under way."""
+        """Begins a call; returns the object to wait for its results with. Only one call may be under way at a time."""
         _copy(arguments, self._arguments)
         self._number = number
         self._say()
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Returns whether the call is answered, if need be after waiting so long.
+        """Waits at most `seconds` for the answer; returns whether it is there.
 
         Raises:
-          ServerAway: for longer than the patience.
+          ServerAway: there has been no server for longer than the patience.
         """
         if self._socket is None:
             time.sleep(min(seconds, 0.1))
@@ -203,7 +203,7 @@ class Caller:
         return bool(select.select([self._socket], [], [], seconds)[0]) and self._is_alive()
 
     def result(self) -> list[np.ndarray]:
-        """Returns the results once `wait` was true. Raises `CallFailed` when the function raised."""
+        """Returns the results, after `wait` returned True. Raises `CallFailed` if the function raised."""
         failed, length = _ANSWER.unpack(_receive(self._socket, _ANSWER.size))
         if failed:
             raise CallFailed((_receive(self._socket, length) or b"").decode(errors="replace"))
@@ -228,7 +228,7 @@ class Caller:
         if time.monotonic() - self._away_since > self._patience:
             raise ServerAway(f"no server at {self._address} for {self._patience:g} s")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_SHAKE_HANDS_SECONDS)  # a frozen server lets us in and says nothing
+        connection.settimeout(_SHAKE_HANDS_SECONDS)  # a frozen server lets us in but never answers
         try:
             connection.connect("\0" + self._address)
             socket.send_fds(connection, [self._hello.encode()], [self._handle])
@@ -269,7 +269,7 @@ def _bytes(shape, dtype) -> int:
 
 
 def _size(fields) -> int:
-    return sum(_bytes(shape, dtype) for shape, dtype in fields) + _ALIGNMENT  # mmap takes no empty memory
+    return sum(_bytes(shape, dtype) for shape, dtype in fields) + _ALIGNMENT  # mmap refuses empty memory
 
 
 def _map(handle: int, arguments: list, results: list) -> tuple[list[np.ndarray], list[np.ndarray]]:

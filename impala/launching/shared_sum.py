@@ -1,11 +1,11 @@
-"""Sums of what several processes of one machine bring, through memory that both sides of a connection see.
+"""Sums of the arrays of several processes of one machine, through memory that both sides of a connection share.
 
     process 1: its arrays ─┐                                          ┌─▶ process 1
     process 2: its arrays ─┼─▶ process 0: Σ, in the order of indices ─┼─▶ process 2: the same, bit for bit
     …                      ┘                                          └─▶ …
 
-A byte through a local socket says that arrays are there; who waits sleeps. Another byte each second says that a
-process runs. Neither memory nor socket has a name in the file system: both are gone with the processes.
+A byte through a local socket says that arrays are there; a process that waits sleeps. Another byte each second says
+that a process runs. Neither memory nor socket has a name in the file system: both are gone with the processes.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ class SharedSum:
       index: of this process.
       size: the number of processes.
       address: the same for all of these, and no others; see `shared_memory.new_address`.
-      patience_seconds: for a process that does not come, and for one that does not run.
+      patience_seconds: how long to wait for a process that has not come, and for one that is frozen.
 
     Raises:
       OSError: the address is in use.
-      ConnectionError: a process did not come; of a call, one ended or froze, in this call or an earlier one.
+      ConnectionError: a process did not come; from a call: one ended or froze, in this call or an earlier one.
     """
 
     def __init__(self, index: int, size: int, address: str, *, patience_seconds: float = 15.0):
@@ -51,13 +51,13 @@ class SharedSum:
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self._failure:  # what the last call left in memory may still be read
+        if self._failure:  # others may still read what that call left in memory
             raise self._failure
         try:
             return self._sum(arrays)
         except ConnectionError as error:
             self._failure = error
-            for link in self._links:  # nobody waits for who has given up
+            for link in self._links:  # so that nobody waits for this process
                 link.end()
             raise
 
@@ -84,7 +84,7 @@ class SharedSum:
 
 
 class _Link:
-    """One end of a connection between two processes, whose memory holds arrays, of either side in turn."""
+    """One end of a connection between two processes, whose memory holds the arrays of either side in turn."""
 
     def __init__(self, peer: int, connection: socket.socket, handle: int, patience_seconds: float):
         self._peer, self._socket, self._handle, self._memory = peer, connection, handle, b""
@@ -93,7 +93,7 @@ class _Link:
     def arrays_like(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns the memory as arrays of the shapes and dtypes of `arrays`."""
         starts = [0, *itertools.accumulate(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]
-        size = max(starts[-1], _ALIGNMENT)  # no memory is empty
+        size = max(starts[-1], _ALIGNMENT)  # mmap refuses empty memory
         if len(self._memory) < size:
             if os.fstat(self._handle).st_size < size:
                 os.ftruncate(self._handle, size)
@@ -113,7 +113,7 @@ class _Link:
             raise self._lost("ended") from None
 
     def wait(self) -> None:
-        """Waits for arrays of the other side, as long as that runs."""
+        """Waits for arrays of the other side, for as long as it runs."""
         heard = time.monotonic()
         while time.monotonic() - heard < self._patience:
             if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
@@ -131,8 +131,9 @@ class _Link:
 
     def beat(self) -> None:
         """Tells the other side that this process runs."""
-        # A socket takes more long after it is no longer called writable: a minute of beats that nobody reads is enough.
-        with contextlib.suppress(OSError):  # it is gone: that is for `wait` to notice
+        # A socket still takes bytes long after `select` stops calling it writable. Beats stop then, after a minute or
+        # so that nobody read them, and leave room for `send`.
+        with contextlib.suppress(OSError):  # the other side is gone: `wait` will notice
             if select.select([], [self._socket], [], 0)[1]:
                 self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)
 

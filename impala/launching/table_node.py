@@ -29,7 +29,7 @@ class TableNode(lp.PyNode):
 
     Args:
       index: of this server.
-      keeper: of a copy on disk, if there is to be one: read at the start, written at its period and at the end.
+      keeper: keeps a copy on disk, which is read at the start and written at its period and at the end; None: no copy.
     """
 
     def __init__(self, make_tables: Callable[[], Sequence], index: int = 0, *, keeper: Keeper | None = None):
@@ -60,7 +60,7 @@ class TableNode(lp.PyNode):
         processes.finish()
 
     def _keep(self, server, stop) -> None:
-        """Copies the tables at their period and at the end, and tells the launcher where that fails."""
+        """Copies the tables to disk at the keeper's period and at the end; tells the launcher if that fails."""
         is_last = False
         while not is_last:
             is_last = stop.wait(self._keeper.seconds)

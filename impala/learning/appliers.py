@@ -1,4 +1,4 @@
-"""The second half of an update: a gradient → new parameters, or none where it is not finite."""
+"""The second half of an update: a gradient → new parameters, unless it is not finite."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ def apply(
     """Scales gradients down to a global norm and applies them, unless norm or loss is not finite; in a graph.
 
     Args:
-      gradients: of all parameters, since their norm is one number.
-      loss: [], what they are the gradient of.
+      gradients: of all parameters, since they are scaled by their common norm.
+      loss: [], what they are the gradients of.
 
     Returns:
       whether they were applied, and the norm before scaling.

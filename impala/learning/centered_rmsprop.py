@@ -1,4 +1,4 @@
-"""RMSProp by the variance of the gradient, as DQN has it."""
+"""RMSProp by the variance of the gradient, as in DQN."""
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
 
     def _create_slots(self, var_list):
         for variable in var_list:
-            for name in ("mean_gradient", "mean_square", "momentum"):  # of the operation; there is no momentum
+            for name in ("mean_gradient", "mean_square", "momentum"):  # the operation wants all; momentum is 0
                 self.add_slot(variable, name, "zeros")
 
     def _resource_apply_dense(self, grad, var, apply_state=None):

@@ -31,7 +31,7 @@ class Restored(NamedTuple):
 
 
 class Unusable(RuntimeError):
-    """What a folder of checkpoints holds cannot be taken up."""
+    """The checkpoints in a folder cannot be used."""
 
 
 class NoSoundCheckpoint(Unusable):
@@ -47,11 +47,11 @@ class Checkpoints:
 
     Args:
       directory: made when the first is saved.
-      num_kept: newest checkpoints that stay.
+      num_kept: how many of the newest checkpoints are kept.
       trackables: TensorFlow objects by name, for `tf.train.Checkpoint`.
 
     Attributes:
-      restored: what `restore` took, for whoever shows it; None before, and in a new run.
+      restored: which checkpoint `restore` took, for display; None before, and in a new run.
     """
 
     def __init__(self, directory: str | Path, *, num_kept: int = 3, **trackables):
@@ -71,7 +71,7 @@ class Checkpoints:
 
         Raises:
           OSError or tf.errors.OpError: the disk is full or not writable.
-          TypeError or ValueError: JSON cannot hold `state`; NaN and infinity it cannot either.
+          TypeError or ValueError: JSON cannot hold `state`, e.g. NaN or infinity.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._put_back()
@@ -119,7 +119,7 @@ class Checkpoints:
     def restore(self, report=print, *, read_only: bool = False) -> dict[str, Any] | None:
         """Restores the newest sound checkpoint and returns its state; None when there never was one.
 
-        A damaged one is reported and passed over for the next older; it is renamed too, unless `read_only`.
+        A damaged one is reported and, unless `read_only`, renamed; the next older one is tried.
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.
@@ -135,7 +135,7 @@ class Checkpoints:
             if not read_only:
                 aside = (self._directory / name).with_suffix(soundness.DAMAGED)
                 shutil.rmtree(aside, ignore_errors=True)
-                aside.unlink(missing_ok=True)  # a file that stood where a checkpoint should
+                aside.unlink(missing_ok=True)  # in case it is a file
                 (self._directory / name).rename(aside)
             damaged.append(name)
         if path:

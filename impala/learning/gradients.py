@@ -1,4 +1,4 @@
-"""The first half of an update: a batch → the gradient of its loss, and what was found on the way."""
+"""The first half of an update: a batch → the gradient of its loss, with metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from impala.types import Chunk, Origin
 
 
 class Computed(NamedTuple):
-    """What a batch gives; `learning.appliers` does the rest, here or in another process."""
+    """The results of one batch; `learning.appliers` does the rest, here or in another process."""
 
     loss: tf.Tensor  # []
-    gradients: list[tf.Tensor]  # one a variable
+    gradients: list[tf.Tensor]  # one for each variable
     metrics: dict[str, tf.Tensor]  # [] each
-    columns: dict[str, tf.Tensor]  # [B] each, on the chunks: see `learners.Result`
+    columns: dict[str, tf.Tensor]  # [B] each, about the chunks: see `learners.Result`
 
 
 def compute(
@@ -40,9 +40,10 @@ def compute(
 
 
 def network_inputs(batch: Chunk) -> tuple:
-    """Returns what a network takes of a batch: observation and is_first, and for a recurrent one what led to them.
+    """Returns a network's inputs from a batch: observation and is_first.
 
-    That is last_action and last_reward, [T+1, B], and the core state before the first observation.
+    For a recurrent one also last_action and last_reward [T+1, B], which led to each observation, and the core state
+    before the first observation.
     """
     if isinstance(batch.core_state, tuple):
         return batch.observation, batch.is_first
@@ -52,7 +53,7 @@ def network_inputs(batch: Chunk) -> tuple:
 
 
 def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
-    """Returns columns [B] that say what the chunks are; of a version that changes from step to step mean and oldest."""
+    """Returns columns [B] that describe the chunks; a version that changes within a chunk by mean and oldest."""
     version = oldest = tf.cast(batch.weights_version, tf.float64)
     if version.shape.rank == 2:
         version, oldest = tf.reduce_mean(version, axis=0), tf.reduce_min(version, axis=0)

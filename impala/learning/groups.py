@@ -1,12 +1,12 @@
-"""Who applies gradients: K synchronous learners, each on its share of a batch, whose gradients are summed.
+"""K synchronous learners, each on its share of a batch: their gradients are summed, and every learner applies the sum.
 
     learner 0: gradient of B/K chunks ─┐
     learner 1: gradient of B/K chunks ─┼─ all-reduce: Σ ─▶ every learner applies the same update to the same weights
     learner …                          ┘
 
 One all-reduce an update carries gradients, metrics and the chunks' versions. Weights are ordinary variables, equal
-because they start equal and get equal updates. The sum itself goes one of two ways: `Collectives` over the network or
-between GPUs, and `ThroughArrays` of one machine's memory, where a gRPC of megabytes takes longer than half an update.
+because they start equal and get equal updates. There are two ways to sum: `Collectives`, over the network or between
+GPUs, and `ThroughArrays`, in the memory of one machine, where megabytes over gRPC take longer than half an update.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 
 class PeerLost(RuntimeError):
-    """Another learner ended or froze; the collectives of this process are dead with it."""
+    """Another learner ended or froze; the collectives of this process no longer work."""
 
 
 class LearnersDiffer(RuntimeError):
@@ -42,8 +42,8 @@ class Group:
     def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
         """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
 
-        In the graph of an update. Of metrics, `num_…` and a summed loss add up, `…_max` are maxima, the rest means
-        weighted with each learner's transitions (which `num_rows` counts).
+        Called in the graph of an update. The metrics `num_…` and a summed loss add up, `…_max` are maxima, the rest are
+        means weighted with each learner's transitions (which `num_rows` counts).
         """
         names, weight = list(metrics), metrics["num_rows"] if self._is_mean else 1.0
         columns = tf.cast(tf.reshape(chunks, [-1]), tf.float32)  # versions are exact to 16 million updates
@@ -88,7 +88,7 @@ class Group:
         return numbers.tolist()
 
     def check_equal(self, variables: Sequence[tf.Variable]) -> None:
-        """Raises LearnersDiffer where `variables` are not the same on all learners, bit for bit."""
+        """Raises LearnersDiffer if `variables` are not the same on all learners, bit for bit."""
         digest = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in variables)).digest()
         mine = np.frombuffer(digest[:12], np.uint16).astype(np.float64)
         theirs = self._sum_of(np.stack([mine, mine**2])) / self.size
@@ -123,8 +123,8 @@ class Collectives:
     """The all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
 
     Making one waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It
-    takes SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in the
-    process. Its server answers whoever reaches its port: private networks only.
+    takes over SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in
+    the process. Its server answers anybody who reaches its port: use it in private networks only.
 
     Args:
       index: of this learner.
@@ -160,7 +160,7 @@ class ThroughArrays:
     """An all-reduce like `Collectives`, on the CPU.
 
     Args:
-      total: arrays → the sums of all learners' arrays; it raises ConnectionError where a learner is gone.
+      total: arrays → the sums of all learners' arrays; it raises ConnectionError if a learner is gone.
     """
 
     def __init__(self, total: Callable[[Sequence[np.ndarray]], list[np.ndarray]]):
@@ -179,13 +179,13 @@ class ThroughArrays:
 
 @contextlib.contextmanager
 def naming_lost_peers():
-    """Turns what an all-reduce raises where a peer is gone into `PeerLost`."""
+    """Turns the errors that an all-reduce raises when a peer is gone into `PeerLost`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
             tf.errors.DeadlineExceededError, tf.errors.UnknownError, ConnectionError) as error:  # fmt: skip
         lines = str(error).strip().splitlines()
-        if isinstance(error, tf.errors.UnknownError):  # what `ThroughArrays` called raised, among a traceback
+        if isinstance(error, tf.errors.UnknownError):  # holds the traceback of `ThroughArrays`'s function
             lines = [line for line in lines if line.startswith("ConnectionError: ")]
             if not lines:
                 raise

@@ -21,9 +21,9 @@ class NonFiniteUpdates(RuntimeError):
 class Result(NamedTuple):
     """What one update did.
 
-    chunks: columns [B] on the chunks of all learners: `weights_version` that acted, the mean over steps, and
-    `oldest_version` of them, `is_replayed`, `task`,
-    the valid `num_transitions`, and those that the loss adds.
+    chunks: columns [B] about the chunks of all learners: `weights_version`, the mean over steps of the versions that
+    acted, `oldest_version` of these, `is_replayed`, `task`, the number of valid `num_transitions`, and the columns that
+    the loss adds.
     """
 
     num_updates: int  # done so far, this one included
@@ -33,13 +33,13 @@ class Result(NamedTuple):
 
 
 class Learner:
-    """Applies one update a batch to a network.
+    """Applies one update for each batch to a network.
 
     Args:
       network: `gradients.network_inputs` of a batch → outputs, with `trainable_variables`.
-      loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`. Metrics are scalars, or [B] of single chunks.
+      loss: (outputs, batch, …) → (loss, metrics); see `impala.losses`. Metrics are scalars, or [B], one for each chunk.
       optimizer: see `impala.learning.optimizers`.
-      forward: `gradients.network_inputs` of a batch → outputs, where the loss looks at more than the network says.
+      forward: `gradients.network_inputs` of a batch → outputs, if the loss needs other outputs than the network's.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
       max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
@@ -71,10 +71,10 @@ class Learner:
           batch: time-major, [T, B, …].
           learning_rate: of this update.
           epsilon: of the optimizer, from this update on; None leaves it as it is.
-          scheduled: arguments of the loss that change in the course of training, e.g. `entropy_cost`.
+          scheduled: arguments of the loss that change during training, e.g. `entropy_cost`.
 
         Raises:
-          NonFiniteUpdates: that happened `max_non_finite` times in a row.
+          NonFiniteUpdates: `max_non_finite` updates in a row were not finite.
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
         tensors = {name: _tensor(value) for name, value in scheduled.items()}
@@ -123,5 +123,5 @@ class Learner:
 
 
 def _tensor(value: float) -> tf.Tensor:
-    # Of an array, not of a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
+    # From an array, not from a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
     return tf.convert_to_tensor(np.array(value, np.float32))

@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder are what was written; read without TensorFlow, which `impala runs` does without.
+"""Which checkpoints of a folder are as they were written; found out without TensorFlow, which `impala runs` avoids.
 
     state.json   {"frames": …, "updates": …, "sha256": {file: digest}, "state_sha256": digest of all the rest of it}
 """
@@ -36,7 +36,7 @@ def survey(directory: Path) -> tuple[Path | None, dict[str, Any], list[tuple[str
 
 
 def newest_state(directory: Path) -> dict[str, Any] | None:
-    """Returns the newest state that is sound, whatever the tensors beside it are; None where there is none."""
+    """Returns the newest state that is sound, without a look at its tensors; None if there is none."""
     for path in reversed(paths(directory)):
         try:
             return _checked_state(path)
@@ -50,7 +50,7 @@ def sealed(state: dict[str, Any]) -> str:
 
     Raises:
       ValueError: a number is not finite, which JSON cannot hold.
-      TypeError: neither can JSON hold something else of it.
+      TypeError: JSON cannot hold the type of a value.
     """
     state = json.loads(json.dumps(state, allow_nan=False))
     return json.dumps(state | {_DIGEST: _digest(state)}, indent=1)
@@ -62,7 +62,7 @@ def sha256(path: Path) -> str:
 
 
 def _sound_state(path: Path) -> dict[str, Any]:
-    """Returns the state of a checkpoint whose files are what was written; raises one of `_DAMAGE` where not."""
+    """Returns the state of a checkpoint whose files are as they were written; raises one of `_DAMAGE` if not."""
     state = _checked_state(path)
     if not state["sha256"]:
         raise ValueError(f"{STATE} names no tensors")

@@ -1,4 +1,4 @@
-"""How many units of a network's hidden layers say anything: a layer whose units fall silent learns no more."""
+"""How many units of a network's hidden layers are active: a layer whose units fall silent no longer learns."""
 
 import tensorflow as tf
 
@@ -9,13 +9,13 @@ PREFIXES = ("silent_units/", "dormant_units/")  # of the metrics, before the lay
 def shares(hidden, is_due: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the shares of silent and of dormant units of each layer, scalars by `PREFIXES` and name.
 
-    A unit, of a convolution a channel, is silent where it is on for no observation of the batch; and τ-dormant where
-    its mean is at most τ times the mean over its layer, which includes the silent (Sokar et al. 2023,
-    arXiv:2302.12902, definition 3.1, τ = 0.025).
+    A unit (in a convolution: a channel) is silent if it is active for no observation of the batch, and τ-dormant if its
+    mean is at most τ times the mean over its layer, which includes silent units (Sokar et al. 2023, arXiv:2302.12902,
+    definition 3.1, τ = 0.025).
 
     Args:
-      hidden: activations with ReLU, [N, …, units] by layer; () or empty where a network tells of none.
-      is_due: [] bool; where False all shares are NaN, which costs nothing.
+      hidden: activations with ReLU, [N, …, units] by layer; () or empty if a network reports none.
+      is_due: [] bool; if False, all shares are NaN, which costs nothing.
     """
     if not hidden:
         return {}

@@ -1,4 +1,4 @@
-"""Weights on their way back: given out with a version by the learner, fetched in the background by actors."""
+"""Weights on their way back: published with a version by the learner, fetched in the background by actors."""
 
 import contextlib
 import threading
@@ -11,9 +11,9 @@ from impala.types import Weights
 
 
 class Publisher:
-    """Gives the learner's current weights to whoever asks; safe to call from many threads.
+    """Gives the learner's current weights to all who ask; safe to call from many threads.
 
-    Copies are made on demand, once a version, and never while an update is under way.
+    Copies are made on demand, once for each version, and never while an update is under way.
 
     Args:
       read: returns copies of the current `Weights`.
@@ -30,7 +30,7 @@ class Publisher:
 
     @contextlib.contextmanager
     def updating(self):
-        """Surrounds an update; lets those who already wait for weights go first."""
+        """The block is an update; requests that already wait for weights go first."""
         with self._idle:
             self._idle.wait_for(lambda: self._num_waiting == 0, self._PATIENCE_SECONDS)
             self._is_stale = True
@@ -55,7 +55,7 @@ class Publisher:
 
 
 class Fetcher:
-    """Asks for new weights an unroll's last step ahead, so that the actor does not wait for the network.
+    """Asks for new weights during the last step of an unroll, so that the actor does not wait for the RPC.
 
     Args:
       request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
@@ -75,14 +75,14 @@ class Fetcher:
         self.version = -1
 
     def prefetch(self) -> None:
-        """Asks for weights newer than those in use, if the next unroll is to have them."""
+        """Asks for weights newer than those in use, if they are due for the next unroll."""
         if self._pending is None and not self._num_left:
             self._pending = self._request(self.version)
 
     def sync(self) -> int:
-        """Begins an unroll: brings the network up to date if it is due, and returns its version.
+        """Begins an unroll: brings the network up to date if that is due, and returns its version.
 
-        An answer is waited for, unless it is time to stop.
+        Waits for an answer, unless it is time to stop.
         """
         if self._num_left:
             self._num_left -= 1
@@ -101,6 +101,6 @@ class Fetcher:
 
 
 def assign_weights(variables: Sequence, weights: Weights) -> None:
-    """Copies `weights` into `variables`, TensorFlow's, the parameters of a network like the learner's."""
+    """Copies `weights` into `variables`, the TensorFlow parameters of a network like the learner's."""
     for variable, array in zip(variables, weights.arrays, strict=True):
         variable.assign(array)

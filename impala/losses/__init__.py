@@ -1,8 +1,7 @@
 """Choose one: a loss is a callable (outputs, batch) → (loss, metrics), with the correction as an argument.
 
 `POLICY_TERMS` are schemes that act on the terms of the loss rather than on its targets; each names the V-based scheme
-that its targets come from. To add one, write one file and name it here and in
-`config.sections`.
+that its targets come from. To add one, write one file and name it here and in `config.sections`.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from impala.losses.ppo_clip import ppo_clip
 
 
 class PolicyTerm(NamedTuple):
-    """How to make the terms, and what they rest on."""
+    """How to make the terms, and what they need."""
 
     make: Callable[..., Terms]
     correction: str  # a name of `corrections.SCHEMES`, for targets and advantages

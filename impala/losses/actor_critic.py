@@ -29,11 +29,11 @@ class Rows(NamedTuple):
 
     pi_tm1: tf.Tensor  # [T, B, A], the policy that learns
     mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
-    target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: π, or the target network's where there is one
+    target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: the target network's if there is one, else π
     a_tm1: tf.Tensor  # [T, B, …]
     v_tm1: tf.Tensor  # [T, B]
-    v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) when it was acted; () where chunks do not keep it
-    is_replayed: tf.Tensor  # [B] float, 1 where the chunk was drawn from replay
+    v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) by the weights that acted; () if chunks do not keep it
+    is_replayed: tf.Tensor  # [B] float, 1 if the chunk was drawn from replay
     distribution: Distribution = CATEGORICAL
 
     def log_taken(self, policy_tm1: tf.Tensor) -> tf.Tensor:
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 def policy_gradient(rows: Rows, advantage_tm1: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns log π(a_s|x_s) A_s, to be maximised, and that no row is clipped; both [T, B]."""
+    """Returns log π(a_s|x_s) A_s, to be maximised, and zeros, as no row is clipped; both [T, B]."""
     return rows.log_taken(rows.pi_tm1) * advantage_tm1, tf.zeros_like(advantage_tm1)
 
 
@@ -52,11 +52,11 @@ def entropy(rows: Rows) -> tf.Tensor:
 
 
 class Terms(NamedTuple):
-    """The terms of the loss that a scheme may exchange; the defaults are IMPALA's."""
+    """The terms of the loss that a scheme may replace; the defaults are IMPALA's."""
 
     policy: Callable = policy_gradient  # (rows, advantage_tm1) → (objective, is_clipped), both [T, B]
     entropy: Callable = entropy  # (rows) → [T, B]
-    is_trusted: Callable | None = None  # (rows) → [T, B], 0 where the transition is to be left out, traces cut
+    is_trusted: Callable | None = None  # (rows) → [T, B], 0 where the transition is left out and the trace cut
     extra: Callable | None = None  # (rows) → [T, B], added to the loss
 
 
@@ -76,7 +76,7 @@ def actor_critic(
 
     Args:
       correction: a V-based scheme of `impala.corrections`, its parameters bound.
-      terms: exchanges single terms of L; the other files of this folder make them.
+      terms: replace single terms of L; the other files of this folder make them.
       distribution: over the actions; the network's.
       discount: γ.
       baseline_cost, entropy_cost: weights of the value loss and of the entropy bonus.
@@ -126,7 +126,7 @@ def actor_critic(
 
 
 def make_rows(outputs, batch, distribution: Distribution) -> Rows:
-    """Returns what a network's outputs and a time-major `Chunk` say of every transition."""
+    """Returns the `Rows` of a network's outputs and a time-major `Chunk`."""
     logits, value = outputs[:2]
     target_logits = getattr(outputs, "target_logits", None)
     _check_shapes(logits, value, target_logits, batch)
@@ -145,7 +145,7 @@ def make_rows(outputs, batch, distribution: Distribution) -> Rows:
 
 
 def _check_shapes(logits, value, target_logits, batch) -> None:
-    """Raises ValueError naming what does not go with the rewards [T, B] and the logits [T+1, B, A]."""
+    """Raises ValueError naming the array that does not fit the rewards [T, B] and the logits [T+1, B, A]."""
     rewards, num_parameters = tf.TensorShape(batch.r_t.shape), logits.shape[-1:]
     if rewards.rank != 2:
         raise ValueError(f"r_t has shape {tuple(rewards)}; expected [T, B], time-major")
@@ -157,7 +157,7 @@ def _check_shapes(logits, value, target_logits, batch) -> None:
         ("discount_t", batch.discount_t, rewards, []), ("logits_tm1", batch.logits_tm1, rewards, num_parameters),
         ("v_behaviour_tm1", batch.v_behaviour_tm1, rewards, []), ("a_tm1", batch.a_tm1, rewards, None),
     ):  # fmt: skip
-        if x is None or isinstance(x, tuple):  # what this network or chunk does not have
+        if x is None or isinstance(x, tuple):  # this network or chunk does not have it
             continue
         shape = x.shape[:2] if rest is None else x.shape
         if not leading.concatenate(rest or []).is_compatible_with(shape):

@@ -1,4 +1,4 @@
-"""IMPACT: PPO's surrogate against a target network, with V-trace to it (Luo et al. 2020, arXiv:1912.00167).
+"""IMPACT: PPO's surrogate against a target network, which V-trace evaluates (Luo et al. 2020, arXiv:1912.00167).
 
     targets and advantages: V-trace between π_target and μ
     maximise min(R A, clip(R, 1 − ε, 1 + ε) A),   R = min(μ / π_target, ρ_max) · π / μ = π / max(π_target, μ / ρ_max)

@@ -1,11 +1,11 @@
-"""LASER's trust region: transitions whose behaviour says too little of π are left out (Schmitt et al. 2020,
+"""LASER's trust region: transitions whose behaviour policy is too far from π are left out (Schmitt et al. 2020,
 arXiv:1909.11583, section 4).
 
     trusted iff KL(π(·|x_s) ‖ π_ρ̄(·|x_s)) < b,   π_ρ̄ ∝ min(ρ̄ μ, π), the policy that V-trace evaluates
 
 The trace is cut at an untrusted state, which bootstraps, and its transition enters no loss. The test depends on the
 state only: rejecting by action would bias. The entropy bonus counts on fresh data only. Fixed point of the value:
-V-trace's, of the trusted states given the values of the others, which nothing moves. Limits: b = ∞ is V-trace; on
+V-trace's for the trusted states, given the values of the others, which nothing changes. Limits: b = ∞ is V-trace; on
 policy everything is trusted. Range: b > 0; the paper does not publish its own.
 """
 

@@ -2,7 +2,8 @@
 
     maximise min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ρ = π/μ: the old policy is the one that acted
 
-No gradient where a better action is already likelier than 1 + ε, or a worse one rarer than 1 − ε, times what it was.
+No gradient where a better action is already more than 1 + ε times as likely as it was, or a worse one less than 1 − ε
+times.
 Targets and advantages are those of `td_lambda` (GAE). Fixed point of the value: V^μ. Limits: on policy its gradient
 is the policy gradient; ε → ∞ is importance sampling without clips. Range: ε > 0.
 """
@@ -34,8 +35,8 @@ def clipped_surrogate(ratio_tm1, advantage_tm1, clip: float) -> tuple[tf.Tensor,
 def adapted_penalty(beta: float, kl: float, target: float) -> float:
     """Returns the next coefficient of the penalty β KL(μ‖π), PPO's other surrogate (section 4), after a policy update.
 
-    Doubled where the update moved the policy by a KL above 1.5 times the target, halved where by less than the target
-    divided by 1.5.
+    Doubled if the update moved the policy by a KL above 1.5 times the target, halved if by less than the target divided
+    by 1.5.
     """
     if not (beta > 0.0 and kl >= 0.0 and target > 0.0):
         raise ValueError(f"beta={beta}, kl={kl}, target={target}; expected more than 0, 0 or more, more than 0")

@@ -1,10 +1,10 @@
-"""The loss of Q-learning: a TD error over n steps, and how much of it counts.
+"""The loss of Q-learning: a function of the TD error over n steps.
 
     y = r_1 + γ r_2 + … + γ^{n−1} r_n + γ^n Q⁻(x_n, b),   δ = y − Q(x_0, a_0)
 
 Q⁻ is the target network. b is its best action (Mnih et al. 2015, doi:10.1038/nature14236), or with `double` the online
 network's (van Hasselt et al. 2016, arXiv:1509.06461). A termination ends the sum; where an episode is cut off before n
-steps, the last of its states bootstraps. Nothing flows into y.
+steps, the last of its states bootstraps. No gradient flows into y.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def q_learning(
 
 
 def n_step(r_t: tf.Tensor, discount_t: tf.Tensor, num_valid: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the discounted sum of the first `num_valid` [B] rewards, and what the state behind them is weighted with.
+    """Returns the discounted sum of the first `num_valid` [B] rewards, and the discount of the state after them.
 
     Args:
       r_t, discount_t: [T, B]; the discount is 0 at a termination, and γ elsewhere.

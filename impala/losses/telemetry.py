@@ -6,16 +6,16 @@ import tensorflow as tf
 def metrics(
     targets, rows, *, log_rho_tm1, discount_t, valid_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
 ) -> dict[str, tf.Tensor]:  # fmt: skip
-    """Returns scalars, means over all transitions unless they say otherwise.
+    """Returns scalars, means over all transitions unless stated otherwise.
 
     num_transitions: of fresh chunks only, since replay brings no new frames. num_rows: of all chunks.
-    entropy: of π, whatever the bonus is. advantage_std: the deviation. log_rho_max: the largest.
+    entropy: of π, whatever the bonus is. advantage_std: the standard deviation. log_rho_max: the maximum.
     rho_clipped_fraction, c_clipped_fraction: ρ > ρ̄, ρ > c̄, whether the scheme clips or not.
     effective_sample_size: (Σρ)² / (n Σρ²), 1 on policy. kl_mu_pi: KL(μ‖π). trace_length: 1 + c_s (1 + c_{s+1} (1 + …)),
     the steps that a target looks ahead, until its episode ends. value_correction: root mean square of v − V.
-    explained_variance: 1 − Var(v − V) / Var(v), 1 where the value says what the targets will be, NaN where these are
-    all alike. rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy
-    gradient the surrogate cuts off, or the ε-correction at least halves.
+    explained_variance: 1 − Var(v − V) / Var(v), 1 if the values predict the targets, NaN if these are all alike.
+    rejected_fraction: transitions left out as not trusted. policy_clipped_fraction: those whose policy gradient the
+    surrogate cuts off, or the ε-correction at least halves.
     """
     num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
 

@@ -1,4 +1,4 @@
-"""The run in the terminal: a live table where there is one, plain lines where not."""
+"""The run as the user sees it: a live table in a terminal, plain lines elsewhere."""
 
 import itertools
 import sys
@@ -29,9 +29,9 @@ def time_left(row: dict[str, Any], total_frames: int) -> float | None:
 
 
 class Dashboard:
-    """Shows the latest row of metrics; `update` may be called as often as one likes.
+    """Shows the latest row of metrics; `update` may be called as often as you like.
 
-    Where nothing can be written any more (a terminal that went away, a full disk) it falls silent, and the run goes on.
+    If nothing can be written any more (the terminal went away, the disk is full), it falls silent and the run goes on.
 
     Args:
       title: of the run.
@@ -44,7 +44,7 @@ class Dashboard:
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=4, transient=False) if self._is_live() else None
         self._row: dict[str, Any] = {}
-        self._notices: dict[str, float] = {}  # when each was said last, where there is no live table
+        self._notices: dict[str, float] = {}  # when each was last printed, without a live table
         self._is_silent = False
 
     def _is_live(self) -> bool:
@@ -65,9 +65,9 @@ class Dashboard:
         self._trying(lambda: self._console.print(text, soft_wrap=True, markup=False))
 
     def update(self, row: dict[str, Any], notices: Mapping[str, str] = {}) -> None:
-        """Draws `row` and the `notices`, lines by key; without a terminal prints each row and notice that is new.
+        """Draws `row` and the `notices`, lines by key; without a terminal, prints each row and notice that is new.
 
-        A notice that stays is printed again every minute, and one that goes is said to be over.
+        A notice that stays is printed again every minute; when it goes, a line says that it is over.
         """
         is_new = bool(row) and row.get("wall_seconds") != self._row.get("wall_seconds")
         self._row = row or self._row
@@ -137,7 +137,7 @@ class Dashboard:
 
 
 def _lag(row: dict[str, Any], between: str = "/") -> str:
-    """Mean, 95th percentile and maximum, and what is asked of them."""
+    """Returns mean, 95th percentile and maximum, and the configured maximum, if any, with the chunks it dropped."""
     lag = between.join([_number(row["lag_mean"]), _number(row["lag_p95"]), _number(row["lag_max"], 0)])
     return lag + (f" of {row['max_lag']}, {row['dropped_chunks']:,} chunks dropped" if row.get("max_lag") else "")
 

@@ -1,7 +1,7 @@
-"""What is wrong with this machine, and the command that mends each thing.
+"""What is wrong with this machine, and the command that fixes each thing.
 
-What may crash or hang (TensorFlow, Reverb, Launchpad and what they are linked against) is tried in processes
-of its own, two at a time, so that a segmentation fault is a line of the report and not its end.
+Packages that may crash or hang (TensorFlow, Reverb, Launchpad and what they are linked against) are tried in separate
+processes, two at a time, so that a segmentation fault is a line of the report and not its end.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Check(NamedTuple):
 class Probe(NamedTuple):
     """A script for a process of its own; the check's detail is the last line that it prints, or a version."""
 
-    package: str  # whose version that is, and what to install again where the script fails
+    package: str  # whose version that is, and what to reinstall if the script fails
     script: str
 
 
@@ -81,7 +81,7 @@ os._exit(0)"""),
 from ale_py import roms
 print(*(roms.get_rom_path(game).name for game in ("pong", "breakout")))"""),
 }  # fmt: skip
-_PINS = {"numpy": (2, "1.26.4"), "protobuf": (5, "4.25.9"), "setuptools": (81, "80.10.2")}  # below this; good
+_PINS = {"numpy": (2, "1.26.4"), "protobuf": (5, "4.25.9"), "setuptools": (81, "80.10.2")}  # below this; a good one
 
 
 def checks() -> Iterator[Check]:
@@ -117,7 +117,7 @@ def run_probe(script: str) -> tuple[str, str]:
     """Run a script in a fresh interpreter; return what it printed, and what went wrong or ''."""
     # A proxy has a check of its own; a training run may own the GPU's memory.
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "no_proxy": "*"}
-    same_path = f"import sys; sys.path[:] = {sys.path}\n"  # or a checkout in the current folder would be looked at
+    same_path = f"import sys; sys.path[:] = {sys.path}\n"  # else it might import a checkout in the current folder
     command, environ = [sys.executable, "-c", same_path + script], {**os.environ, **quiet}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PROBE_SECONDS)
@@ -140,7 +140,7 @@ def _interpreter() -> Iterator[Check]:
 
 
 def _build_anew(python: str = "") -> str:
-    """The command that makes a sound environment: of a checkout, or of a wheel that its user has."""
+    """Returns the command that makes a sound environment: from a checkout, or from the user's wheel."""
     if _CHECKOUT:
         return f"cd {_CHECKOUT} && rm -rf .venv && make" + (f" PYTHON={python}" if python else "")
     return f"{python or 'python3.10'} -m venv NEW && NEW/bin/pip install impala-{impala.__version__}-py3-none-any.whl"

@@ -1,4 +1,4 @@
-"""evaluations.csv: what a run's weights reached when they were played to be scored."""
+"""evaluations.csv: the scores of a run's weights in evaluations."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def append(
 
 
 def _bring_columns_up_to_date(path: Path) -> None:
-    """Writes the file anew with `COLUMNS` where it has others, as after a change of the code, or does not exist."""
+    """Rewrites the file with `COLUMNS` if it has others, e.g. after a change of the code, or does not exist."""
     if path.exists():
         with path.open("rb") as file:
             if file.readline().rstrip() == ",".join(COLUMNS).encode():

@@ -9,7 +9,7 @@ from impala.monitoring.logs import read_csv
 def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path], tuple]) -> Iterator[str]:
     """Yields a line for every run under `root`: name, state, frames, return, and what is wrong with its checkpoints.
 
-    survey: as `learning.soundness.survey`; those of a run that goes on are its own affair.
+    survey: like `learning.soundness.survey`; the checkpoints of a run that is running are not looked at.
     """
     for saved in sorted([*root.glob("*/config.yaml"), *root.glob("*/member_*/config.yaml")]):
         folder = saved.parent

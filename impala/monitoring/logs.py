@@ -1,4 +1,4 @@
-"""Files that numbers are written to: CSV that is bounded and resumed, and TensorBoard. None of them stops a run."""
+"""Files of numbers: CSV, of bounded size and continued on resume, and TensorBoard. A full disk never stops a run."""
 
 import contextlib
 import csv
@@ -21,9 +21,10 @@ _DAMAGED = ".damaged"
 class CsvLog:
     """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
 
-    The file stays under `max_bytes`: when it is full, every second row goes, and from then on only every second comes.
-    Rows that belong together, `num_together` of them, come and go together. A full disk costs rows, which are counted,
-    and never half of one; of a file that cannot be read whole the readable rows stay, and a copy is set aside.
+    The file stays under `max_bytes`: when it is full, every second row is removed, and from then on only every second
+    one is written. Rows that belong together, `num_together` of them, are kept or left out together. A full disk loses
+    whole rows, which are counted, never parts of one. Of a file that is partly unreadable the readable rows stay, and a
+    copy is set aside.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class CsvLog:
         self._keep_every, self._count, self._num_together = 1, 0, num_together
         self.num_failed = 0  # rows, and whole files, that the disk did not take
         self._file = None
-        # What the file should be and is not yet; it stays as it was, and takes no rows, until the disk has room.
+        # Contents that the file does not have yet; until the disk has room, it stays as it was and takes no rows.
         self._pending: bytes | None = encoded(self._kept(last_update) if last_update else [], columns, with_header=True)
         self._trying(self._install, num_rows=1)
 
     def _kept(self, last_update: int) -> list[dict[str, str]]:
-        """Returns the rows of the file up to an update; sets a copy aside where not all of it can be read."""
+        """Returns the rows of the file up to an update; sets a copy aside if not all of it can be read."""
         try:
             header, rows, num_unreadable = _parsed(self._path.read_bytes())
         except FileNotFoundError:
@@ -47,7 +48,7 @@ class CsvLog:
         except OSError as error:
             logging.warning("%s cannot be read and is begun anew: %s", self._path, error)
             return []
-        if "updates" not in header and len(header) == len(self._columns):  # it is the header that was damaged
+        if "updates" not in header and len(header) == len(self._columns):  # the header is damaged
             rows, num_unreadable = [dict(zip(self._columns, row.values())) for row in rows], max(1, num_unreadable)
         updates = [_number(row.get("updates") or "0") for row in rows]
         num_unreadable += sum(map(math.isnan, updates))
@@ -71,7 +72,7 @@ class CsvLog:
         self._pending = None
 
     def write(self, *rows: dict[str, Any]) -> None:
-        """Appends rows, all or none; a full disk costs them, is counted, and does not stop the run."""
+        """Appends rows, all or none; on a full disk they are lost and counted, and the run goes on."""
         kept = []
         for row in rows:
             if self._count // self._num_together % self._keep_every == 0:
@@ -116,7 +117,7 @@ class CsvLog:
 def encoded(rows: Iterable[dict[str, Any]], columns: Sequence[str], *, with_header: bool = False) -> bytes:
     """Returns rows as the bytes of a CSV file; columns that a row lacks are empty.
 
-    With a header they are a file's, whose columns may be older: those that are no more are left out.
+    With a header, rows may be those of an older file: columns that no longer exist are left out.
     """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore" if with_header else "raise")
@@ -139,7 +140,7 @@ def append_whole(descriptor: int, data: bytes) -> None:
 
 
 def read_csv(path: str | Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file that can be read; none when it is missing.
+    """Returns the rows of a CSV file that can be read; [] if it is missing.
 
     A last line cut short by a kill is left out.
     """
@@ -148,11 +149,11 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
 
 
 def _parsed(data: bytes) -> tuple[list[str], list[dict[str, str]], int]:
-    """Returns header, rows, and how many lines are damaged; what follows the last line's end does not count."""
+    """Returns header, rows, and how many lines are damaged; an unfinished last line does not count."""
     whole = data.rpartition(b"\n")[0]
     try:
         lines = list(csv.reader(io.StringIO(whole.decode(), newline=""), strict=True))
-    except (ValueError, csv.Error):  # one by one, so that a lost quotation mark does not take all that follow
+    except (ValueError, csv.Error):  # line by line, so that a lost quotation mark costs one line only
         lines = [_fields(line) for line in whole.split(b"\n")]
     header, *lines = [line for line in lines if line != []] or [[]]
     num_unreadable = int(header is None)
@@ -163,7 +164,7 @@ def _parsed(data: bytes) -> tuple[list[str], list[dict[str, str]], int]:
 
 
 def _fields(line: bytes) -> list[str] | None:
-    """Returns the fields of a line, none of an empty one; None where it cannot be read."""
+    """Returns the fields of a line, [] if it is empty; None if it cannot be read."""
     try:
         return next(csv.reader([line.decode()], strict=True), [])
     except (ValueError, csv.Error):
@@ -178,7 +179,7 @@ def _number(text: str) -> float:
 
 
 def _set_aside(path: Path) -> str:
-    """Keeps the file under another name besides; returns what became of it, in words."""
+    """Keeps the file under another name, too; returns a phrase that says what became of it."""
     aside = path.with_name(path.name + _DAMAGED)
     try:
         aside.unlink(missing_ok=True)
@@ -192,7 +193,7 @@ def _set_aside(path: Path) -> str:
 
 
 class TensorBoard:
-    """The same numbers as TensorBoard scalars, over frames; a full disk costs them, as it costs `CsvLog` rows."""
+    """The same numbers as TensorBoard scalars, over frames; on a full disk they are lost, like the rows of `CsvLog`."""
 
     def __init__(self, folder: Path):
         import tensorflow as tf
@@ -205,7 +206,7 @@ class TensorBoard:
         self._writer = self._tf.summary.create_file_writer(str(self._folder))
 
     def write(self, row: dict[str, Any], lags: np.ndarray) -> None:
-        if self._writer is None:  # each try would leave an empty file behind: the next launch opens one again
+        if self._writer is None:  # not tried again before the next launch: each try leaves an empty file
             self.num_failed += 1
         else:
             self._trying(lambda: self._write(row, lags))

@@ -43,8 +43,8 @@ _NUM_ROWS_SILENT = 12
 def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> str:
     """Returns who waits for whom, from fractions of time and the queue's fill, all in [0, 1].
 
-    Writers wait, the learner does not, or less and the queue is full: learner-bound. Learner waits and writers do not:
-    actor-bound. Both wait while the queue is not full: the table itself is slow.
+    Learner-bound: writers wait, and the learner does not, or waits less and the queue is full. Actor-bound: the learner
+    waits, and writers do so less than half as much. Table-bound: else, if both wait: the table itself is slow.
     """
     learner_waits, actors_wait = learner_wait > 0.05, actor_blocked > 0.05
     if actors_wait and learner_wait < actor_blocked and (queue_fill > 0.8 or not learner_waits):
@@ -55,7 +55,7 @@ def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> 
 
 
 def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) -> dict[str, Any]:
-    """Returns the columns `LAG_COLUMNS` from the policy lags of chunks: their means over steps, and their largest.
+    """Returns the columns `LAG_COLUMNS` from the policy lags of chunks: `lags`, means over steps, and the `largest`.
 
     lag_histogram: "0:3 1:5 2:9 4:1", the fresh chunks in bins that begin at 0, 1, 2, 4, 8, …
     """
@@ -93,7 +93,7 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
 
 
 def _mean_or_max(name: str, values: list[float]) -> float:
-    """Returns the mean, or of a maximum the largest, of those updates that measured it; NaN where none did."""
+    """Returns the mean, or for a `…_max` the maximum, over the updates that measured it; NaN if none did."""
     measured = np.array(values)[~np.isnan(values)]
     if not len(measured):
         return float("nan")
@@ -101,7 +101,7 @@ def _mean_or_max(name: str, values: list[float]) -> float:
 
 
 class FrameCounter:
-    """Counts the frames and updates of a learner that leaves the rest to the first of its peers."""
+    """Counts the frames of a learner that leaves all other metrics to the first of its peers."""
 
     def __init__(self, frames_per_step: int):
         self._frames_per_step, self.frames = frames_per_step, 0
@@ -126,7 +126,7 @@ class Monitor:
       launcher_pid: whose descendants' memory is summed.
       state: of the checkpoint resumed from (`frames`, `wall_seconds`, …), or {}.
       started: `time.monotonic()` of the launch, so that start-up counts in wall_seconds.
-      target_is_evaluated: training episodes say little, since those who play them explore.
+      target_is_evaluated: a target return is compared with evaluations, since training episodes explore.
     """
 
     def __init__(
@@ -176,9 +176,9 @@ class Monitor:
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
 
     def has_reached(self, target: float) -> bool:
-        """Returns whether `return_mean` is `target` or more, or with `target_is_evaluated` `evaluation_mean`.
+        """Returns whether `return_mean`, or with `target_is_evaluated` `evaluation_mean`, is `target` or more.
 
-        Then no more episodes count, since the last row must say so; and it is not before there is an update to write.
+        From then on no more episodes count, so that the last row shows it. False until there is an update to write.
         """
         with self._lock:
             reached = self.evaluation_mean if self._target_is_evaluated else self.return_mean
@@ -204,7 +204,7 @@ class Monitor:
             )
 
     def add_update(self, updates: int, metrics: dict[str, float], chunks: dict[str, np.ndarray]) -> None:
-        """Counts one update, which `updates` counts too, and what its chunks [B] were; see `learners.Result`."""
+        """Counts one update, which `updates` includes, and its `chunks`, columns [B]; see `learners.Result`."""
         with self._lock:
             self.frames += int(round(metrics.get("num_transitions", 0))) * self._frames_per_step
             self.updates = updates
@@ -215,12 +215,12 @@ class Monitor:
             self._tasks.add_update(chunks)
 
     def add_steps(self, count: int) -> None:
-        """Counts transitions that were played; for a run whose updates do not count what they train on."""
+        """Counts transitions that were played; for a run whose frames are those played, not those trained on."""
         with self._lock:
             self.frames += count * self._frames_per_step
 
     def add_evaluation(self, mean: float) -> None:
-        """Takes the mean score of the evaluator's newest episodes, of several tasks the mean of theirs."""
+        """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks."""
         with self._lock:
             if not self._is_over:
                 self.evaluation_mean = mean
@@ -231,7 +231,7 @@ class Monitor:
             self._waited += seconds
 
     def add_actor_report(self, shares: dict[str, float], episodes: list[Episode]) -> None:
-        """Counts finished episodes and an actor's shares of time since its last report, if it says any."""
+        """Counts finished episodes and an actor's shares of time since its last report, if it sent any."""
         with self._lock:
             self._actor_shares += [shares] if shares else []
         self.add_episodes(episodes)
@@ -242,7 +242,7 @@ class Monitor:
             if self._is_over:
                 return
             self.num_episodes += len(episodes)
-            # Of an environment gone wrong a score may be none, which no checkpoint could hold.
+            # A broken environment may have a score that is not finite, which no checkpoint could hold.
             self._scores.extend(episode.score for episode in episodes if math.isfinite(episode.score))
             self._tasks.add_episodes(episodes)
             now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
@@ -250,12 +250,12 @@ class Monitor:
 
     @property
     def max_bytes(self) -> int:
-        """Upper bound of the CSV files; one that is thinned has a copy meanwhile."""
+        """Upper bound of the CSV files, with the copy of one that is being thinned."""
         return 4 * MAX_BYTES
 
     @property
     def silent_units(self) -> dict[str, float]:
-        """The least of twelve rows by layer, none before: a batch may hold one situation only."""
+        """The smallest share in the last twelve rows by layer, {} before: one batch may hold one situation only."""
         if len(self._silent_units) < _NUM_ROWS_SILENT:
             return {}
         return {layer: min(row[layer] for row in self._silent_units) for layer in self._silent_units[-1]}
@@ -326,7 +326,7 @@ class Monitor:
         }  # fmt: skip
 
     def _unit_columns(self) -> dict[str, str]:
-        """Returns shares of units by layer, "conv_1:0.06 dense:0.41", of the period's updates that looked."""
+        """Returns shares of units by layer, "conv_1:0.06 dense:0.41", over the period's updates that measured them."""
         columns = {"silent_units": self._units("silent_units/"), "dormant_units": self._units("dormant_units/")}
         if columns["silent_units"]:
             self._silent_units.append(columns["silent_units"])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-_SILENT_SECONDS = {"starting": 90.0}  # before it is said; imports and the first update took so long on busy machines
+_SILENT_SECONDS = {"starting": 90.0}  # before a notice; imports and the first update took so long on busy machines
 _SILENT_ELSE = 15.0
 _USUAL_GROWTH_MB = 500.0  # of every node in its first minutes
 _MANY = 0.25  # of a layer's units that are silent
@@ -20,13 +20,13 @@ class Node(Protocol):
 
 
 class Notices:
-    """Finds what is to be said of the nodes of one launch.
+    """Finds the notices about the nodes of one launch.
 
     Args:
       patience: (what a node does) → seconds of silence that end the run.
-      growth: of a node's memory beyond half a gigabyte, as a share of what it was when the node had begun, that is
-        worth a notice.
-      allowed_mb: (name of a node) → what its memory is meant to grow by besides.
+      growth: how much a node's memory may grow before a notice, beyond half a gigabyte, as a share of its memory when
+        it had begun.
+      allowed_mb: (name of a node) → growth in MB that is expected in addition.
       plays: (name of a node) → whether it plays environments, which may hang and leak.
     """
 
@@ -41,7 +41,7 @@ class Notices:
     def __call__(self, nodes: Mapping[str, Node], doing: Mapping[str, str]) -> dict[str, str]:
         """Returns a line for each thing that is wrong now, by a key that stays the same while it is.
 
-        What was wrong with a node that has ended stays so. `doing`: what each node does, or waits for another to do.
+        The last notices about a node that has ended stay. `doing`: what each node does, or waits for another to do.
         """
         found = {key: text for key, text in self._last.items() if key.partition(" ")[0] not in nodes}
         for name, node in nodes.items():
@@ -122,7 +122,7 @@ def _silent_units(facts: Mapping[str, Any]) -> str | None:
     if not shares:
         return None
     layers = ", ".join(f"{share:.0%} of {layer}" for layer, share in shares.items())
-    return f"units on for no observation, twelve rows on end: {layers}; they learn nothing (docs/results/frames)"
+    return f"units active for no observation in twelve rows: {layers}; they learn nothing (docs/results/frames)"
 
 
 def _unsound(name: str, facts: Mapping[str, Any]) -> str | None:

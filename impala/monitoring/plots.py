@@ -20,8 +20,8 @@ _EVOLVING = ("learning_rate", "entropy_cost", "epsilon")
 def draw(folders: Sequence[Path], output: Path) -> Path:
     """Draws the curves of runs over frames and writes `output`.
 
-    Return, lag, entropy, clipping, speed and memory; then the return of each task, where there are several, and the
-    hyper-parameters that evolve, where the runs are a population: a cross is a member that took over another.
+    Return, lag, entropy, clipping, speed and memory; then the return of each task, if there are several, and the
+    hyper-parameters that evolve, if the runs are a population: a cross marks where a member copied another.
     """
     import matplotlib
 
@@ -71,7 +71,7 @@ def _millions(rows: Sequence[dict[str, str]]) -> list[float]:
 
 
 def _is_copy_between(before: dict[str, str], row: dict[str, str], evolutions: Sequence[dict[str, str]]) -> bool:
-    """Returns whether the member took over another between two rows of its metrics."""
+    """Returns whether the member copied another between two rows of its metrics."""
     copies = [float(each["frames"]) for each in evolutions if each["is_copied"] == "1"]
     return any(float(before["frames"]) <= frames < float(row["frames"]) for frames in copies)
 

@@ -40,10 +40,10 @@ def human_normalised(name: str, score: float) -> float | None:
 
 
 def fitness(scores: Mapping[str, float]) -> float:
-    """Returns what to choose weights by, of mean scores by environment.
+    """Returns the number to choose weights by, from mean scores by environment.
 
-    Of human-normalised scores where the table has them all, and else of scores as they are: the mean, with several
-    games each capped at 1.
+    It is the mean of human-normalised scores (each capped at 1 if there are several games) if the table has them all,
+    else of the scores as they are.
     """
     normalised = {name: human_normalised(name, score) for name, score in scores.items()}
     if None in normalised.values():

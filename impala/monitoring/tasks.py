@@ -40,7 +40,7 @@ class TaskLog:
             )
 
     def add_update(self, chunks: dict[str, np.ndarray]) -> None:
-        """Counts what chunks [B] brought: `task`, `num_transitions`, and `is_replayed`, which brings nothing new."""
+        """Counts the frames of chunks [B] by `task`: their `num_transitions`, 0 if `is_replayed`."""
         steps = np.where(chunks["is_replayed"] > 0, 0, chunks["num_transitions"])
         np.add.at(self._frames, chunks["task"].astype(int), np.rint(steps).astype(np.int64) * self._frames_per_step)
 

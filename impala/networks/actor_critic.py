@@ -11,22 +11,22 @@ from impala.types import Actions
 
 
 class Outputs(NamedTuple):
-    """What an actor-critic network says of n observations of B environments."""
+    """What an actor-critic network returns for n observations of B environments."""
 
-    logits: tf.Tensor  # [n, B, A], of discrete actions; else the parameters that `distributions` says
+    logits: tf.Tensor  # [n, B, A], of discrete actions; else the parameters described in `distributions`
     value: tf.Tensor  # [n, B]; with PopArt [n, B, K], normalised, for each of K tasks
     core_state: Any = ()  # [B, …] after the last observation; () without a core
     moments: Any = ()  # with PopArt: mean and scale of the values of each task, both [K]
-    hidden: Any = ()  # what hidden layers with ReLU said, [n·B, …, units] by name; () where the torso does not tell
+    hidden: Any = ()  # activations of hidden layers with ReLU, [n·B, …, units] by name; () if the torso gives none
 
 
 class ActorCritic(tf.Module):
     """A torso with a policy head and a value head; `core`, one of `networks.cores`, remembers between them.
 
-    With `popart` there is a value for each of its tasks, normalised by what it keeps of them.
+    With `popart` there is a value for each of its tasks, normalised by the moments that it keeps.
 
     A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F], or `torsos.Features`,
-    which tell of its hidden layers too; a `tf.Module`, so that its variables are found.
+    which also hold the activations of hidden layers. It is a `tf.Module`, so that its variables are found.
     """
 
     def __init__(self, torso: Torso, actions: Actions, *, core=None, popart: PopArt | None = None, seed: int = 0):
@@ -34,7 +34,7 @@ class ActorCritic(tf.Module):
         orthogonal = tf.keras.initializers.Orthogonal
         self._torso, self._core, self._num_parameters = torso, core, actions.num_parameters
         self.distribution = distributions.of(actions)
-        # A small first policy head starts near the uniform policy; heads stay in float32.
+        # A policy head that starts small starts near the uniform policy; heads stay in float32.
         small = orthogonal(0.01, seed=seed * 1000 + 901)
         self._policy = tf.keras.layers.Dense(actions.num_parameters, kernel_initializer=small)
         num_values = popart.num_tasks if popart else 1
@@ -69,9 +69,9 @@ class ActorCritic(tf.Module):
         return Outputs(logits, tf.reshape(value, [n, -1]), core_state, hidden=hidden)
 
     def numbers(self, outputs: Outputs) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns logits [B, A] and value [B] of the first observation, what acting needs.
+        """Returns what acting needs: logits [B, A] and value [B] of the first observation.
 
-        With PopArt, which values every task at a scale of its own, the value is 0.
+        With PopArt, whose values are on a scale of their own for every task, the value is 0.
         """
         value = outputs.value[0]
         return outputs.logits[0], value if value.shape.rank == 1 else tf.zeros_like(value[:, 0])

@@ -16,12 +16,12 @@ class Lstm(tf.Module):
     """An LSTM over features, the last action (one-hot where discrete) and the last reward, as in IMPALA's deep agent.
 
     Hochreiter & Schmidhuber 1997 with the forget gate of Gers et al. 2000, its bias starting at 1. Where an episode
-    starts the state and what led to it are zero, whatever is handed in, so that one unroll may hold several episodes.
+    starts, the state, last action and last reward are zero, whatever is passed: one unroll may hold several episodes.
 
     Args:
       units: of the state, which is (h, c).
-      actions: what the last action is one of.
-      clip_reward: of what the core is fed; the same function as the loss uses.
+      actions: of the environment, for the last action.
+      clip_reward: applied to the last reward; the same function as the loss uses.
       seed: of the initial kernels.
     """
 
@@ -29,7 +29,7 @@ class Lstm(tf.Module):
         super().__init__("lstm")
         self.state_shape = (2, units)
         self._units, self._actions, self._clip_reward, self._seed = units, actions, clip_reward, seed
-        self._recurrent_kernel = self._bias = self._kernel = None  # made when the size of the features is seen
+        self._recurrent_kernel = self._bias = self._kernel = None  # made when the number of features is known
 
     def __call__(self, features, is_first, last_action, last_reward, state):
         n, goes_on = is_first.shape[0], 1.0 - tf.cast(is_first, tf.float32)  # [n, B]
@@ -39,7 +39,7 @@ class Lstm(tf.Module):
         x = tf.concat([features, action, reward[..., None]], axis=-1)  # [n, B, F + A + 1]
         if self._kernel is None:
             self._make_variables(x.shape[-1])
-        # What does not depend on the state is one large product over all times.
+        # The part that does not depend on the state is one large product over all times.
         gates = tf.reshape(tf.reshape(x, [-1, x.shape[-1]]) @ self._kernel + self._bias, [n, -1, 4 * self._units])
         (h, c), hs = tf.unstack(state, axis=1), []
         for gates_t, goes_on_t in zip(tf.unstack(gates), tf.unstack(goes_on[..., None])):

@@ -1,7 +1,8 @@
 """Stacking of single frames, time-major; the same functions serve the actor (n = 1) and the learner (n = T+1).
 
 Input: frames [n+k−1, B, H, W], where frame i+k−1 is the observation at time i and the first k−1 are the older planes of
-the stack at time 0, already zero where the episode is younger. is_first [n, B]. A plane older than its episode is zero.
+the stack at time 0, already zero where they are older than the episode. is_first [n, B]. A plane of a stack is zero if
+it is older than the stack's episode.
 """
 
 import tensorflow as tf
@@ -26,17 +27,17 @@ def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block
 
 
 def medians(frames: tf.Tensor) -> tf.Tensor:
-    """Returns the median of each frame [n+k−1, B], float32: what the background is where it fills half of the screen.
+    """Returns the median of each frame [n+k−1, B], float32: the background, if that fills half of the screen.
 
-    Of every fourth pixel of every fourth row, by bisection: as cheap as the mean. Whole numbers only.
+    Taken from every fourth pixel of every fourth row, by bisection: as cheap as the mean. Whole numbers only.
     """
     size, step = frames.shape[2] * frames.shape[3], 4
     rows = tf.reshape(frames, [-1, step * frames.shape[3]])[:, 2 * frames.shape[3] : 3 * frames.shape[3]]
-    # By a column of blocks and not by strides, which TensorFlow takes several times as long for.
+    # Selected as a column of blocks: with strides TensorFlow takes several times as long.
     pixels = tf.reshape(tf.cast(tf.reshape(rows, [-1, step])[:, 2], tf.float32), [-1, size // step**2])
     ones, half = tf.ones([size // step**2, 1]), size // step**2 / 2
     low = tf.zeros_like(pixels[:, :1])
-    for bit in (128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0):  # the largest number that at most half of them are below
+    for bit in (128.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0):  # the largest number with at most half of them below it
         num_below = tf.matmul(tf.cast(pixels < low + bit, tf.float32), ones)
         low += bit * tf.cast(num_below <= half, tf.float32)
     return tf.reshape(low, tf.shape(frames)[:2])
@@ -48,7 +49,7 @@ def means(frames: tf.Tensor) -> tf.Tensor:
 
 
 def stack_levels(levels: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf.Tensor:
-    """Returns what `medians` or `means` say of each plane of `stack_planes`, [n, B, 1, 1, k]."""
+    """Returns the level (`medians` or `means`) of each plane of `stack_planes`, [n, B, 1, 1, k]."""
     return tf.stack(_planes(levels[:, :, None, None], is_first, num_stacked), axis=-1)
 
 

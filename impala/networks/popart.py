@@ -18,9 +18,9 @@ class PopArt(tf.Module):
     They start at μ = 0, ν = 1; tasks that a batch does not hold keep theirs.
 
     Args:
-      step: β, of a batch, however many targets of a task it holds. rlax takes a step for each of the n targets and adds
-        them up: its β is n β here. Taken one after the other they would come to 1 − (1 − β)ⁿ, which is the same as
-        long as n β is small. With 640 targets of a task in a batch, 3e-4 here is 4.7e-7 there.
+      step: β of one batch, however many targets of a task it holds. rlax takes a step for each of the n targets and
+        adds them up: its β corresponds to n β here. Taken one after the other they would come to 1 − (1 − β)ⁿ, about
+        the same as long as n β is small. With 640 targets of a task in a batch, 3e-4 here is 4.7e-7 there.
     """
 
     def __init__(self, num_tasks: int, step: float = 3e-4):
@@ -39,7 +39,7 @@ class PopArt(tf.Module):
 
         Args:
           head: its column k gives the normalised value n of task k.
-          task, count, total, total_of_squares: [B], of each chunk the task, and the number of its value targets, their
+          task, count, total, total_of_squares: [B], for each chunk: its task, the number of its value targets, their
             sum, and the sum of their squares.
         """
         sums = np.zeros((3, self.num_tasks))

@@ -1,4 +1,4 @@
-"""Action values on top of a torso, and what a loss over n-step windows asks of two copies of such a network."""
+"""Action values on top of a torso, and what a loss over n-step windows needs from two copies of the network."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ _STREAM_UNITS = 512  # of a dueling stream's hidden layer
 
 
 class Outputs(NamedTuple):
-    """What a network says of n observations of B environments."""
+    """What the network returns for n observations of B environments."""
 
     q: tf.Tensor  # [n, B, A], Q(x, ·)
-    hidden: Any = ()  # what hidden layers with ReLU said, [n·B, …, units] by name; () where the torso does not tell
+    hidden: Any = ()  # activations of hidden layers with ReLU, [n·B, …, units] by name; () if the torso gives none
 
 
 class Windows(NamedTuple):
-    """What the loss must know of B windows of T transitions: of their first state, and of the last that bootstraps.
+    """What the loss must know of B windows of T transitions: about their first state, and the last, which bootstraps.
 
-    That is the state after T transitions, or an earlier one where the episode was cut off: the transition across a
-    reset is none, and what lies behind it is another episode's.
+    The last is the state after T transitions, or an earlier one if the episode was cut off: there is no transition
+    across a reset, and the states after it are another episode's.
     """
 
     q_tm1: tf.Tensor  # [B, A], of the first state
@@ -37,8 +37,8 @@ class Windows(NamedTuple):
 class QValues(tf.Module):
     """A torso with a head for the value of every action.
 
-    Q(x, ·) is a linear layer's; or, with `is_dueling`, V(x) + A(x, ·) − mean A(x, ·), each stream with a hidden layer
-    of its own (Wang et al. 2016, arXiv:1511.06581, equation 9).
+    Q(x, ·) is the output of a linear layer or, with `is_dueling`, V(x) + A(x, ·) − mean A(x, ·), each stream with its
+    own hidden layer (Wang et al. 2016, arXiv:1511.06581, equation 9).
     """
 
     core_state_shape = None
@@ -66,12 +66,12 @@ class QValues(tf.Module):
         return Outputs(tf.reshape(q, [n, -1, self._num_actions]), hidden)
 
     def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
-        """Returns Q [B, A] of the first observation, what acting needs."""
+        """Returns what acting needs: Q [B, A] of the first observation."""
         return (outputs.q[0],)
 
 
 class WithTarget(Pair):
-    """Two `QValues`; acting asks the online one alone."""
+    """Two `QValues`; acting uses the online one alone."""
 
     _online: QValues
     _target: QValues
@@ -85,11 +85,11 @@ class WithTarget(Pair):
         return self._online(observation, is_first)
 
     def on_windows(self, observation: tf.Tensor, is_first: tf.Tensor) -> Windows:
-        """Applies both where a window begins and ends.
+        """Applies `online` to the first and the last state of a window, and `target` to the last.
 
         Args:
           observation: [T+k, B, …], the first k−1 of them the older planes of the stack at time 0.
-          is_first: [T+1, B]; of time 1 never, since no window begins with a transition across a reset.
+          is_first: [T+1, B]; never True at time 1, since no window begins across a reset.
         """
         k, is_start = self._num_stacked, tf.zeros_like(is_first[:1])
         first = self._online(observation[:k], is_start)

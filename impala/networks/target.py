@@ -8,11 +8,11 @@ from impala.networks.actor_critic import ActorCritic
 
 
 class TargetOutputs(NamedTuple):
-    """What a network says, and its older copy."""
+    """What a network and its older copy return."""
 
     logits: tf.Tensor  # [n, B, A]
     value: tf.Tensor  # [n, B]
-    core_state: Any  # of the network; the copy goes on from the same state at the next unroll
+    core_state: Any  # of the network; the copy, too, continues from it at the next unroll
     moments: Any  # see `Outputs`
     hidden: Any  # of the network; see `Outputs`
     target_logits: tf.Tensor  # [n, B, A], of the copy
@@ -35,7 +35,7 @@ class Pair(tf.Module):
         return self._online.core_state_shape
 
     def numbers(self, outputs) -> tuple[tf.Tensor, ...]:
-        """Returns what acting needs of `online`'s outputs; of the copy nothing."""
+        """Returns what acting needs of `online`'s outputs; it needs nothing of the copy's."""
         return self._online.numbers(outputs)
 
     def renew(self) -> None:
@@ -59,5 +59,5 @@ class WithTarget(Pair):
         return TargetOutputs(*self._online(*inputs), self._target(*inputs).logits)
 
     def observe_targets(self, *columns) -> None:
-        """Brings PopArt's moments up to date; of the copy only the policy is looked at."""
+        """Brings PopArt's moments of `online` up to date; the copy needs none, as only its policy is used."""
         self._online.observe_targets(*columns)

@@ -10,10 +10,11 @@
 
 Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
 
-Frames enter as `NORMALISATIONS` says. What is subtracted should be the background, since whatever is not zero where
-nothing is moves every filter's output everywhere and in one direction at each step of Adam, until its ReLU is silent
-for good; and at 1/255 the first layers hardly change what they say under an optimizer whose step knows no scale. With
-a frame's median taken off, and 1/16, both Pong (grey) and Breakout (black) are learned (docs/results/frames).
+Frames enter as `NORMALISATIONS` says. The background should be subtracted: where it is not zero, each step of Adam
+moves every filter's output in one direction over the whole frame, until its ReLU is silent for good. And with pixels
+times 1/255 the first layers' outputs hardly change under an optimizer whose steps do not depend on the gradient's
+scale. With a frame's median subtracted, times 1/16, both Pong (grey) and Breakout (black) are learned
+(docs/results/frames).
 """
 
 import itertools
@@ -30,7 +31,7 @@ _BLOCK = 4  # pixels; the stride of the first convolution
 
 
 class Normalisation(NamedTuple):
-    """What is taken off every frame, a number [n+k−1, B] of each or nothing, and what the rest is multiplied with."""
+    """The `level` that is subtracted from every frame, [n+k−1, B], if any, and the `scale` that multiplies the rest."""
 
     level: Callable[[tf.Tensor], tf.Tensor] | None
     scale: float
@@ -45,7 +46,7 @@ NORMALISATIONS = {
 
 
 class Features(NamedTuple):
-    """What a torso makes of n·B observations, and what its hidden layers said on the way, with ReLU."""
+    """A torso's features of n·B observations, and the activations of its hidden layers with ReLU."""
 
     values: tf.Tensor  # [n·B, F]
     hidden: dict[str, tf.Tensor]  # [n·B, …, units] by the layer's name
@@ -123,7 +124,7 @@ class BlockConv(tf.Module):
     """An s×s/(b) convolution without padding, s a multiple of b, on frames whose b×b blocks were turned into channels.
 
     The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D` on
-    `scale` · (frames − levels), a number for each plane. No gradient flows to the frames.
+    `scale` · (frames − levels), with a level for each plane. No gradient flows to the frames.
     """
 
     def __init__(self, channels: int, size: int, block: int, num_stacked: int, scale: float, build: _Builder):
@@ -140,9 +141,9 @@ class BlockConv(tf.Module):
         kernel = tf.transpose(tf.reshape(wide, self._shape), [0, 2, 4, 1, 3, 5])
         kernel = tf.reshape(kernel, [outer, outer, num_stacked * block * block, channels])
         bias = self.bias
-        if levels is not None and self._dtype == tf.bfloat16:  # before the rounding, or it would outweigh the picture
+        if levels is not None and self._dtype == tf.bfloat16:  # before rounding, which a large level would spoil
             x = tf.cast(x, tf.float32) - tf.repeat(levels, block * block, axis=-1)
-        elif levels is not None:  # of the small result and not of the large input: it is linear
+        elif levels is not None:  # from the small result, not the large input: convolution is linear
             bias = bias - tf.matmul(levels, tf.reduce_sum(wide, axis=[0, 1])[None, None])
         x = _convolve(tf.cast(x, self._dtype), tf.cast(kernel, self._dtype))
         return tf.nn.relu(x + tf.cast(bias, self._dtype))
@@ -152,8 +153,8 @@ class BlockConv(tf.Module):
 def _convolve(x: tf.Tensor, kernel: tf.Tensor):
     """A convolution [N, H, W, C] * [s, s, C, channels] of stride 1 without padding; x needs no gradient.
 
-    The kernel's gradient is one product of matrices: what lies at each position, and the gradients of the outputs that
-    it had a part in, shifted there. TensorFlow's own took half of the learner's step on a CPU without AVX-512.
+    The kernel's gradient is one product of matrices: the inputs at each position, times the gradients of the outputs
+    that they contributed to, shifted there. TensorFlow's own took half of the learner's step on a CPU without AVX-512.
     """
 
     def gradient(dy: tf.Tensor):

@@ -14,7 +14,7 @@ class ActorNode:
     Args:
       tables: a `reverb.Client` for each learner.
       reports: RPC client of the `LearnerNode` that gathers metrics.
-      weights: RPC client of the one that weights are fetched from.
+      weights: RPC client of the `LearnerNode` that weights are fetched from.
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
@@ -55,7 +55,7 @@ class ActorNode:
             lanes.append(make_actor(
                 make_environment(self._config, num_each, actor.num_lane_threads, task), outputs,
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
-                # The lanes share one network: the first brings it up to date for all of them.
+                # The lanes share one network: the first updates its weights for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 behaviour=agents.of(self._config).make_behaviour(self._config, self._spec),
             ))  # fmt: skip

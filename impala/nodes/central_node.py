@@ -1,4 +1,4 @@
-"""What runs in the two kinds of processes of central inference: who decides for all, and who steps environments."""
+"""What runs in the two kinds of processes of central inference: one decides for all, the others step environments."""
 
 import functools
 import queue
@@ -16,7 +16,7 @@ from impala.types import EnvironmentSpec, Episode, Origin, Step
 
 
 class CentralNode(WithLearner):
-    """A `LearnerNode`, and beside it what decides for its actors and writes their unrolls.
+    """A `LearnerNode` that also decides for its actors and writes their unrolls.
 
     Args:
       first: RPC client of the first of several learners, which is told of episodes; None in that one.
@@ -37,7 +37,8 @@ class CentralNode(WithLearner):
         self._num_lanes = len(range(index, num_actors * config.actor.num_lanes, num_learners))
         with tf.device(learning.device):
             acting = agents.of(config).make_network(config, spec)
-        # A copy decides, since an update writes one parameter after the other; it is renewed between two batches.
+        # A copy of the network decides, since an update writes one parameter after the other; it is renewed between two
+        # batches of inference.
         pairs = list(zip(acting.trainable_variables, learning.learner.network.trainable_variables, strict=True))
         self._copy_weights = tf.function(lambda: [mine.assign(theirs) for mine, theirs in pairs], autograph=False)
         outputs = policies.with_version(policies.network_outputs(acting), lambda: self._acting_version)
@@ -84,7 +85,7 @@ class CentralNode(WithLearner):
         )  # fmt: skip
 
     def address(self) -> str:
-        """Returns where `act` is served by shared memory."""
+        """Returns the address of `act` in shared memory."""
         return self._address
 
     def act(self, lane, number: int, *step) -> tuple:
@@ -95,7 +96,7 @@ class CentralNode(WithLearner):
         return decision.action, decision.version
 
     def _renew(self) -> None:
-        """Renews the weights that decide."""
+        """Copies the learner's weights into the network that decides."""
         with self._gatherer.paused():
             self._copy_weights()
             self._acting_version = self.learning.learner.num_updates
@@ -107,13 +108,13 @@ class CentralNode(WithLearner):
             self._reporter.send({})
 
     def _columns(self) -> dict[str, float]:
-        # A lane is held back here, inside `act`: its actor takes that for a slow decision.
+        # A full queue blocks a lane here, inside `act`; to its actor that looks like a slow decision.
         blocked = dict(actor_blocked_fraction=self._queue.blocked_fraction() / self._num_lanes)
         return self._gatherer.log.columns() | blocked
 
 
 class StepperNode(RemoteActorNode):
-    """Steps one actor's environments with what the learners' processes decide; episodes are counted there."""
+    """Steps one actor's environments with actions that the learners' processes decide; those also count episodes."""
 
     _tells_episodes = False
 

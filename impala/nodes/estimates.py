@@ -1,10 +1,10 @@
-"""What a run takes of this machine's memory, before any process starts: what cannot be held is refused in one line.
+"""How much memory a run takes, estimated before any process starts: a run that does not fit is refused in one line.
 
-Rough on purpose, and without TensorFlow: it is there for numbers that are too large by far. Every agent takes
+Rough on purpose, and without TensorFlow: it catches numbers that are far too large. Every agent takes
 
-    processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors that do without
+    processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
     environments   1 MB each (Atari's 1.5), and two chunks: one that is written, one that waits for the table
-    batches        as chunks, prefetched ones included, and what the backward pass keeps of each observation in float32
+    batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
     weights        float32; six times in a learner (gradients, the optimizer's two slots, copies), twice in an actor
 """
 
@@ -33,7 +33,7 @@ _DEFAULTS = flatten(Config.model_validate({"environment": {"name": "catch"}}))
 
 
 class Layer(NamedTuple):
-    """Parameters of a layer, and how many numbers it puts out for one observation."""
+    """The number of a layer's parameters, and of its outputs for one observation."""
 
     parameters: int
     outputs: int
@@ -53,7 +53,7 @@ def budget_mb() -> float:
 
     limits = [psutil.virtual_memory().total / 1e6]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
-        with contextlib.suppress(OSError, ValueError):  # "max" where there is none
+        with contextlib.suppress(OSError, ValueError):  # "max" if there is no limit
             limits.append(int(Path(path).read_text()) / 1e6)
     return _SHARE * min(limits)
 
@@ -71,7 +71,7 @@ def kept_step_bytes(window: Chunk) -> int:
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError where processes, environments, batches and weights, the tables aside, cannot be held."""
+    """Raises ConfigError if memory cannot hold processes, environments, batches and weights; leaves tables out."""
     parts, budget = list(_parts(config, spec)), budget_mb()
     total = sum(part.mb for part in parts)
     if total > budget:
@@ -88,7 +88,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
 
 
 def most_unusual(config: Config, keys: tuple[str, ...]) -> str:
-    """Returns the key whose value is the most times its default."""
+    """Returns the key whose value is the largest multiple of its default."""
     values = flatten(config)
     size = {key: sum(value) if isinstance(value := values[key], tuple) else value or 0 for key in keys}
     usual = {key: sum(value) if isinstance(value := _DEFAULTS[key], tuple) else value or 1 for key in keys}
@@ -126,7 +126,7 @@ def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
 
 
 def _residual(shape, inputs: int) -> Iterator[Layer]:
-    """The ResNet's sections: a convolution, a max-pool, four more; the last item is what is left of a frame."""
+    """The ResNet's sections: a convolution, a max-pool, four more; the last item counts what is left of a frame."""
     height, width = shape[:2]
     for channels in (16, 32, 32):
         yield Layer((9 * inputs + 1) * channels, height * width * channels)
@@ -153,12 +153,12 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     )  # fmt: skip
     sizes = ("network.core_size",) if config.network.core == "lstm" else ()
     sizes += ("network.hidden_sizes",) if config.network.torso == "mlp" else ()
-    # What is kept of each layer for the backward pass, and what that makes of it, as measured.
+    # Copies of each layer's outputs: kept for the backward pass, and made by it, as measured.
     num_copies = 1 if config.network.torso == "resnet" else 3
     num_kept = num_copies * sum(one.outputs for one in network)
     num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
     num_at_once = learner.batch_size * (learner.unroll_length + 1)
-    if not has_weights:  # batches that are decided
+    if not has_weights:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
     yield Part(

@@ -48,9 +48,9 @@ class EvaluatorNode:
         processes.finish()
 
     def evaluate(self) -> dict[str, float] | None:
-        """Plays every task once and returns their mean scores; None with no new weights, or at a stop on the way.
+        """Plays every task and returns their mean scores; None if there are no new weights, or it is time to stop.
 
-        Other starts at every launch, and at every evaluation.
+        Episodes start differently at every launch, and at every evaluation.
 
         Raises:
           remote.Stopped: it was time to stop before the weights came.
@@ -88,7 +88,7 @@ class EvaluatorNode:
                     weights.version, dict(frames=frames, fitness=fitness, means=means, episodes=evaluator.num_episodes)
                 )
                 self._best_fitness = fitness
-        except (OSError, tf.errors.OpError) as error:  # a full disk, say: training goes on
+        except (OSError, tf.errors.OpError) as error:  # e.g. a full disk: training goes on
             logging.error("evaluation of update %d could not be kept: %s", weights.version, error)
         self._ask(self._learner.futures.evaluated, sum(means.values()) / len(means))  # last: it may end the run
         logging.info("update %d: %.2f", weights.version, fitness)

@@ -1,4 +1,4 @@
-"""From a configuration to what a learner trains on."""
+"""From a configuration to the source of a learner's batches."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     run: Run
     index: int  # of the learner
     stop: object  # the node's `Pulse`
-    device: str  # where batches are wanted
+    device: str  # where batches go
     num_updates: Callable[[], int]  # done so far
 
     @property
@@ -44,7 +44,7 @@ def from_tables(place: Place, table):
         replay_size=config.replay.size,
         checks=checks.Checks(
             agents.of(config).make_chunk_spec(config, place.spec), place.spec.actions, origins,
-            # An actor may have fetched from a peer that is ahead by the update that is under way here.
+            # An actor may have fetched weights from a peer that has finished the update still under way here.
             lambda: place.num_updates() + (num_learners > 1),
         ),
         **_of_feeder(place),
@@ -87,6 +87,6 @@ def _of_feeder(place: Place) -> dict:
         num_prefetched=config.num_prefetched_batches,
         device=place.device,
         num_updates=place.num_updates,
-        max_lag=config.learner.max_lag if config.learner.num_learners == 1 else None,  # a group drops together
+        max_lag=config.learner.max_lag if config.learner.num_learners == 1 else None,  # a group drops in `LearnerNode`
         record=Recorder(place.run.folder / "chunks", config.record_chunks) if is_recorded else None,
     )

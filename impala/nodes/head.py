@@ -1,4 +1,4 @@
-"""Who counts, keeps and tells of a run: held by whoever holds its weights."""
+"""Counts, saves and reports for a run; held by the node that has its weights."""
 
 import contextlib
 import itertools
@@ -17,13 +17,13 @@ from impala.nodes.saving import Saver
 from impala.nodes.side_jobs import Periodically
 from impala.types import EnvironmentSpec, Episode
 
-UNSOUND = "unsound_"  # before the reason, where counts of a group are summed
+UNSOUND = "unsound_"  # prefix of a reason, where counts of a group are summed
 
 
 class Head:
     """Metrics, checkpoints, the end of the run, and the place in a population.
 
-    Restores the newest sound checkpoint; `state` is what it said.
+    Restores the newest sound checkpoint; `state` is its state.
 
     Args:
       stop: the node's `Pulse`.
@@ -78,7 +78,7 @@ class Head:
             self._stop.note(says=["; ".join([*passed_over[:5], used])])
         return state
 
-    # --- what others ask for and tell
+    # --- calls from other nodes
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes an actor's report; one with a number already seen is a repetition and is dropped."""
@@ -87,7 +87,7 @@ class Head:
             self.monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
     def evaluated(self, mean: float) -> None:
-        """Takes what the evaluator's newest episodes came to."""
+        """Takes the mean score of the evaluator's newest episodes."""
         self.monitor.add_evaluation(mean)
 
     def status(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Head:
         return self._num_updates() > self._num_restored
 
     def is_done(self) -> bool:
-        """Returns whether the run has its frames, or the return that was asked for."""
+        """Returns whether the run has reached its total frames, or its target return."""
         return self.monitor.frames >= self._config.total_frames or self._is_target_reached()
 
     def _is_target_reached(self) -> bool:
@@ -111,21 +111,21 @@ class Head:
         return target is not None and self.monitor.has_reached(target)
 
     def note_progress(self) -> None:
-        """Keeps for the launcher how far training is: what the command's last line says."""
+        """Tells the launcher how far training is, for the command's last line."""
         monitor = self.monitor
         self._stop.note(
             has_trained=True, frames=monitor.frames, updates=self._num_updates(), wall_seconds=monitor.wall_seconds,
             return_mean=monitor.return_mean,
         )  # fmt: skip
 
-    # --- what it does beside learning
+    # --- what it does while the learner learns
 
     def begin(self) -> None:
-        """Says what the run will need."""
+        """Tells the user how much disk the run will need."""
         self._stop.note(says=[*self._stop.facts.get("says", []), self._disk_words()])
 
     def jobs(self, log: Callable[[], None], copy: Callable) -> list[Periodically]:
-        """Returns what is to be done now and then.
+        """Returns the periodic jobs.
 
         Args:
           log: ends a period of metrics.
@@ -139,7 +139,7 @@ class Head:
         ]
 
     def log(self, *, scheduled: dict[str, float], fill: float | None, columns: dict[str, Any]) -> dict[str, Any]:
-        """Ends a period: writes and returns its row, `columns` and those of counts by reason among it."""
+        """Ends a period: writes and returns its row, with `columns`, in which counts by reason become two columns."""
         unsound = {name: int(columns.pop(name)) for name in list(columns) if name.startswith(UNSOUND)}
         reasons = {name.removeprefix(UNSOUND): count for name, count in unsound.items() if count}
         counts = dict(
@@ -153,14 +153,14 @@ class Head:
         return row
 
     def save(self) -> float | None:
-        """Writes a checkpoint; returns after how many seconds to try again where it could not be written."""
+        """Writes a checkpoint; if that fails, returns after how many seconds to try again."""
         state = self.monitor.state()
         if self._member:
             state |= self._member.state(self.monitor.fitness())
         return self._saver.save(self._num_updates(), state)
 
     def _evolve(self, copy: Callable) -> None:
-        """Takes the turn of a member of a population, when it is due."""
+        """Lets this member of a population evolve, if it is due."""
         monitor = self.monitor
         if not self._member.is_due(frames=monitor.frames, episodes=monitor.num_episodes):
             return
@@ -193,7 +193,7 @@ class Head:
         return 100_000 + _num_bytes([*network.variables, *optimizer.variables()])
 
     def _disk_words(self) -> str:
-        """Returns what checkpoints and CSV files take at most, and whether that is there; one more is being written."""
+        """Returns a line on the disk that checkpoints (one more while writing) and CSV files take, and what is free."""
         config, weights = self._config, 100_000 + _num_bytes(self._trackables["network"].variables)
         checkpoints = (config.num_checkpoints + 1) * self._checkpoint_bytes()
         needed_mb = (checkpoints + 2 * weights * bool(config.evaluator.num_episodes) + self.monitor.max_bytes) / 1e6
@@ -208,7 +208,7 @@ class Head:
 
 
 class Follower:
-    """What a learner has that leaves all this to the first of its peers: it counts frames."""
+    """The head of a learner that leaves all this to the first of its peers: it only counts frames."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, stop, num_updates: Callable[[], int]):
         from impala.monitoring import metrics
@@ -217,7 +217,7 @@ class Follower:
         self.state: dict[str, Any] = {}
         self.monitor = metrics.FrameCounter(spec.frames_per_step)
         self.factors = dict.fromkeys(config.population.parameters, 1.0)
-        self.has_trained = False  # so that it has something to save
+        self.has_trained = False  # it never has anything to save
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes nothing: actors report to the first learner."""
@@ -249,7 +249,7 @@ class Follower:
 
 
 def _wait_for_other_members(config: Config, run: Run, stop) -> None:
-    """Waits in a population until the others have their frames too: a member that ends would end the run."""
+    """In a population, waits until the others have reached their frames too: a member that ends would end the run."""
     stop.doing = "running"
     while config.population.size > 1 and not stop.is_set():
         if population.are_others_done(config, run.member, run.folder.parent):
@@ -258,7 +258,7 @@ def _wait_for_other_members(config: Config, run: Run, stop) -> None:
 
 
 def _num_bytes_of_files(folder) -> int:
-    """Returns what the checkpoints and CSV files of a run, or of a member, take already; some come and go meanwhile."""
+    """Returns the bytes of the checkpoints and CSV files of a run, or of a member; some may vanish meanwhile."""
     total = 0
     for path in itertools.chain(folder.glob("*.csv"), folder.glob("checkpoints/*/*"), folder.glob("best/*/*")):
         with contextlib.suppress(OSError):

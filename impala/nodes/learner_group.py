@@ -1,4 +1,4 @@
-"""How the learners of one agent are made, find each other and begin with the same weights."""
+"""Makes the learners of one agent, lets them find each other and begin with the same weights."""
 
 import contextlib
 import signal
@@ -14,8 +14,8 @@ def add(program, num_learners: int, make_node: Callable) -> list:
     """Adds the learners of one agent to a program; returns their handles.
 
     Args:
-      make_node: (index, peers, first) → `RpcNode` of a learner: "host:port" of every learner's server, none for
-        a single learner, and an RPC client of the first learner, which itself gets None.
+      make_node: (index, peers, first) → `RpcNode` of a learner. peers: "host:port" of every learner's server, [] for
+        a single learner; first: an RPC client of the first learner, None for that one itself.
     """
     import launchpad as lp
 
@@ -52,7 +52,7 @@ def join(config: Config, index: int, peers, stop):
             processes.finish()
     except TimeoutError as error:
         processes.finish(processes.EXIT_TRY_AGAIN, f"the learners did not meet: {error}; start again")
-    # TensorFlow takes SIGTERM; one that comes meanwhile waits until it is ours again.
+    # TensorFlow takes over SIGTERM; a signal that comes meanwhile stays pending until the handler is ours again.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
         with _ending_with_peers():
@@ -81,7 +81,7 @@ def make_group(config: Config, index: int, addresses: Sequence[str]):
 
 @contextlib.contextmanager
 def _ending_with_peers():
-    """Ends the process, to be tried again, where a learner is lost before the first update."""
+    """Ends the process with "try again" if a learner is lost before the first update."""
     import tensorflow as tf
 
     from impala.launching import processes

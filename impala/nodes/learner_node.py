@@ -15,9 +15,9 @@ from impala.types import Chunk, EnvironmentSpec
 
 
 class LearnerNode:
-    """Trains on what its source gives and serves weights; the first of several has the `Head` of the run.
+    """Trains on the batches of its source and serves weights; the first of several has the `Head` of the run.
 
-    One that does more than that holds a `LearnerNode` and adds to `after_update`, `jobs`, `counts` and `columns`.
+    A node that does more holds a `LearnerNode` and adds to its `after_update`, `jobs`, `counts` and `columns`.
 
     Args:
       index: of this learner.
@@ -60,8 +60,8 @@ class LearnerNode:
         self._schedules, self._has_copied = agents.of(config).make_schedules(config), False
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
-        self._held: Chunk | None = None  # a batch that peers have not got theirs for yet
-        self._num_dropped, self._totals = 0, {}  # chunks dropped with the group; `_own_counts` of all learners
+        self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
+        self._num_dropped, self._totals = 0, {}  # chunks dropped as one learner's were too old; all learners' counts
         self.after_update: list[Callable[[], None]] = []
         self.jobs: list[Periodically] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
@@ -98,12 +98,12 @@ class LearnerNode:
     # --- an update ---
 
     def step(self) -> dict[str, float]:
-        """Takes one batch and applies one update; returns its metrics, none when no batch came within a second."""
+        """Takes one batch and applies one update; returns its metrics, {} if no batch came within a second."""
         batch = self._next_batch()
         return {} if batch is None else self._update(batch)
 
     def _next_batch(self) -> Chunk | None:
-        """Returns the next batch; None when none came within a second, or when the group does not go on."""
+        """Returns the next batch; None if none came within a second, or the group does not take this turn."""
         started, wants_end = time.monotonic(), self._wants_end()
         if self._held is None:
             self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
@@ -118,12 +118,12 @@ class LearnerNode:
         return batch
 
     def _wants_end(self) -> bool:
-        return self.stop.is_set() or self.head.is_done()  # asking the first is a sign of life
+        return self.stop.is_set() or self.head.is_done()  # `stop.is_set` is also a sign of life
 
     def _agree(self, wants_end: bool, waited: float) -> tuple[bool, float, float]:
-        """Tells the group's other learners what is held here; returns what they hold all in all.
+        """Agrees with the group's other learners whether to update now.
 
-        Takes over what the first one's member of a population has become.
+        Takes over the first learner's hyper-parameters, and its weights if it has copied those of another member.
 
         Returns:
           whether all take this turn; otherwise none does, and those that have a batch keep it
@@ -147,7 +147,7 @@ class LearnerNode:
         return is_ready, waited / self._group.size, num_old
 
     def _is_held_too_old(self) -> bool:
-        """Returns whether the lag of a fresh chunk of the batch at hand is beyond `learner.max_lag`."""
+        """Returns whether the lag of a fresh chunk of the held batch exceeds `learner.max_lag`."""
         max_lag = self._config.learner.max_lag
         if self._held is None or max_lag is None:
             return False
@@ -192,11 +192,11 @@ class LearnerNode:
                 logging.exception("that could not be saved either")
             raise
         self.is_over = True
-        self.stop.doing = "saving"  # until the end: a slow disk is waited for
+        self.stop.doing = "saving"  # until the end: the launcher waits for a slow disk
         processes.finish(*self.head.end(status, words, self._log))
 
     def _train_until_the_end(self) -> tuple[int, str]:
-        """Trains until it is time to stop; returns the process's exit status, and words where a peer was lost."""
+        """Trains until it is time to stop; returns the process's exit status, and the reason if a peer was lost."""
         from impala.launching import processes
         from impala.learning.groups import LearnersDiffer, PeerLost
 
@@ -205,7 +205,7 @@ class LearnerNode:
         try:
             while True:
                 metrics = self.step()
-                if self.is_over:  # all agreed on it: weights copied from now on would be the first one's alone
+                if self.is_over:  # all agreed to end: weights copied from now on would reach the first learner only
                     break
                 if profiler and metrics:
                     profiler.after_update()
@@ -232,13 +232,13 @@ class LearnerNode:
         from impala.learning import checkpoints
 
         other = checkpoints.Checkpoints(folder, network=self.learner.network, optimizer=self.learner.optimizer)
-        self._has_copied = True  # set first: a restoration that fails may have copied a part
+        self._has_copied = True  # set first: a failed restore may have copied a part
         with self._publisher.updating():
             return other.restore(report=logging.warning, read_only=True) or {}
 
 
 class WithLearner:
-    """What a node answers that has a `LearnerNode` and does more beside it."""
+    """The RPCs of a node that holds a `LearnerNode` and does more."""
 
     RPCS = LearnerNode.RPCS
     learning: LearnerNode

@@ -24,7 +24,7 @@ def make_environment(
 
 
 def check(config: Config) -> EnvironmentSpec:
-    """Returns the environments' description, after what a model cannot check: what exists here and fits together.
+    """Returns the environments' spec, after checks that `config` cannot make: that all exists here and fits together.
 
     Every environment is played for a few steps.
 
@@ -55,7 +55,7 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     try:
         fault = environments.fault(environment)
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} fails where it is played: {_told(error)}"]) from None
+        raise ConfigError([f"environment.name: {name!r} fails when it is played: {_told(error)}"]) from None
     finally:
         environment.close()
     if fault:
@@ -64,7 +64,7 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
 
 
 def _told(error: Exception) -> str:
-    """Returns an error and the line that raised it: the environment is its user's to mend."""
+    """Returns an error and the line that raised it: the user has to fix the environment."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
 

@@ -10,9 +10,9 @@ from impala.nodes.parts import make_environment
 
 
 def evaluation_seed(config: Config, *counts: int) -> int:
-    """Returns the seed to evaluate a run with, another for other `counts`; never one of training (`lane_seed`)."""
+    """Returns a seed to evaluate a run with, which differs with `counts`; never one of training (`lane_seed`)."""
     drawn = int(np.random.SeedSequence([config.seed, len(counts), *counts]).generate_state(1)[0])
-    return 2**30 + drawn % (2**30 - 64)  # environments take the numbers that follow
+    return 2**30 + drawn % (2**30 - 64)  # environments also use the numbers that follow
 
 
 def play(

@@ -6,12 +6,13 @@ every `period_episodes` episodes, a member looks at one other, drawn at random:
     exploit   the other is fitter by more than `threshold`: take its weights, optimizer and hyper-parameters
     explore   in any case, multiply each hyper-parameter with `factor` or divide it by it, with `probability`
 
-Hyper-parameters begin where the configuration says, or, with a `spread` above 1, around there. Members meet in their
-checkpoints, which hold their fitness too: nobody waits for anybody, and a resumed population goes on where it was.
+Hyper-parameters begin at the configured values or, with a `spread` above 1, within that factor of them. Members read
+each other's checkpoints, which also hold their fitness: none waits for another, and a resumed population continues
+where it was.
 
-Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). A
-hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on what the configuration and its schedule
-say. Of several learners of a member the first one decides and tells the others.
+Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). What
+evolves of a hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on its configured and
+scheduled value. If a member has several learners, the first one decides and tells the others.
 """
 
 import logging
@@ -28,7 +29,7 @@ COLUMNS = ("frames", "updates", "wall_seconds", "episodes", "fitness", "other", 
 
 
 class Member:
-    """One of a population, as its learner sees it, the first one if there are several.
+    """One member of a population; its learner, or the first of several, holds it.
 
     Args:
       config: of the population.
@@ -54,10 +55,10 @@ class Member:
         return is_grown and episodes - self._num_episodes >= self._population.period_episodes
 
     def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], dict]) -> None:
-        """Looks at another member, takes what is better, and changes the hyper-parameters.
+        """Looks at another member, copies it if it is fitter, and changes the hyper-parameters.
 
         Args:
-          row: frames, updates, wall_seconds and episodes of now.
+          row: the present frames, updates, wall_seconds and episodes.
           fitness: of this member.
           copy: takes over weights and optimizer from a folder of checkpoints; returns the state that goes with them.
         """
@@ -74,7 +75,7 @@ class Member:
         )
         if is_fitter:
             try:
-                # Of the newest that is sound, which need not be the one whose fitness was read.
+                # From the newest sound checkpoint, which need not be the one whose fitness was read.
                 self.factors |= copy(self._others[other]).get("population", {}).get("factors", {})
             except (OSError, RuntimeError, tf.errors.OpError) as error:
                 logging.warning("member %d cannot be copied: %s", other, error)
@@ -98,12 +99,12 @@ class Member:
 
 
 def scaled(scheduled: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:
-    """Returns what the schedules say times a member's factors."""
+    """Returns the scheduled values times a member's factors."""
     return {name: value * factors.get(name, 1.0) for name, value in scheduled.items()}
 
 
 def are_others_done(config: Config, index: int, folder: Path) -> bool:
-    """Returns whether the checkpoints of all members but that of `index` are of their last frames."""
+    """Returns whether the checkpoints of all members but `index` have reached `total_frames`."""
     from impala.learning import checkpoints
 
     states = [checkpoints.read_state(checkpoint) or {} for checkpoint in _others(config, index, folder).values()]

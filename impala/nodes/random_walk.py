@@ -1,4 +1,4 @@
-"""GA3C's dynamic adjustment (Babaeizadeh et al. 2016, section 4.4): numbers of things that nobody knows beforehand."""
+"""GA3C's dynamic adjustment (Babaeizadeh et al. 2016, section 4.4): finds good numbers of threads and agents."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,16 +6,16 @@ import numpy as np
 
 
 class RandomWalk:
-    """Tries one more or one less of each number and goes back when training became slower.
+    """Tries one more or one less of each number, and goes back if training became slower.
 
-    A period with the numbers as they are is followed by one with others. If no less was trained on in that one, they
-    stay and the next are tried; if less was, the old ones come back and are measured again, since training may have
-    slowed for another reason.
+    A period with the present numbers is followed by one with changed ones. If training was no slower in it, these stay
+    and the next change is tried; if it was slower, the old numbers come back and are measured again, since training may
+    have slowed for another reason.
 
     Args:
       sizes: the numbers at the start, 1 or more.
-      most: largest of some of them.
-      apply: called with the numbers that hold from now on.
+      most: upper bounds of some of them.
+      apply: called with the new numbers.
       seed: of the walk.
     """
 
@@ -24,7 +24,7 @@ class RandomWalk:
     ):
         self.sizes, self._most, self._apply = dict(sizes), most, apply
         self._random = np.random.default_rng([seed, 4])
-        self._kept: dict[str, int] | None = None  # where the walk came from, while others are tried
+        self._kept: dict[str, int] | None = None  # the numbers to go back to, while others are tried
         self._count: int | None = None
         self._gain = 0
 
@@ -32,10 +32,10 @@ class RandomWalk:
         """Ends a period.
 
         Args:
-          count: of what was trained on since the start of all periods.
+          count: what was trained on so far, in all periods, e.g. in frames.
         """
         before, self._count = self._count, count
-        if before is None:  # the things settled meanwhile
+        if before is None:  # the first period, in which things settled
             return
         gain = count - before
         if self._kept is not None and gain < self._gain:

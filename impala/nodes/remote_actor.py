@@ -1,4 +1,4 @@
-"""What runs inside the process of an actor whose network is elsewhere: neither a network nor TensorFlow."""
+"""What runs inside the process of an actor whose network is in another one; it does without TensorFlow."""
 
 import abc
 import functools
@@ -15,7 +15,7 @@ class RemoteActorNode(abc.ABC):
     """Steps one actor's environments in lanes until it is told to stop, and reports to the first learner.
 
     Args:
-      learners: RPC clients of the nodes that decide or predict; their `address` is that of shared memory.
+      learners: RPC clients of the nodes that decide or predict; their `address` returns that of shared memory.
     """
 
     _tells_episodes = True  # False where they are counted elsewhere
@@ -31,7 +31,7 @@ class RemoteActorNode(abc.ABC):
         """Makes the actor of one lane; `origin` is of the first chunk of its first environment."""
 
     def _blocked_fraction(self) -> float:
-        """Returns the share of time waited for room since the last call; 0 where chunks are written elsewhere."""
+        """Returns the share of time spent waiting for room since the last call; 0 if chunks are written elsewhere."""
         return 0.0
 
     def run(self) -> None:
@@ -70,8 +70,8 @@ class RemoteActorNode(abc.ABC):
         """Returns the configured way to ask `learner`: its RPC `method`, or shared memory.
 
         Args:
-          name: of who asks, the RPC's first argument.
-          fields: () → what goes and what comes, (shape, dtype) of each array.
+          name: of the caller, the RPC's first argument.
+          fields: () → (shape, dtype) of each array that is sent, and of each that comes back.
         """
         from impala.acting import remote
         from impala.launching import shared_memory

@@ -1,4 +1,4 @@
-"""What an actor tells the learner of itself."""
+"""What an actor reports to the learner."""
 
 import time
 
@@ -24,7 +24,7 @@ class Reporter:
         self._due = time.monotonic() + self._period
         if self._future is not None and self._future.exception() is None:
             self._sent = None
-        if self._sent is None:  # else the same again under the same number: it may have come through after all
+        if self._sent is None:  # else sends the same again, under the same number: it may have arrived
             self._sent, self._waiting, self._number = self._waiting, [], self._number + 1
         episodes = [tuple(episode) for episode in self._sent]
         self._future = self._learner.futures.report(self._index, self._number, shares, episodes)

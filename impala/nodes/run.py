@@ -1,10 +1,10 @@
-"""What nodes must know of the run beside its configuration."""
+"""What nodes must know of the run in addition to its configuration."""
 
 from pathlib import Path
 from typing import NamedTuple
 
-RPC_SECONDS = 86_400.0  # no limit: whoever waits hears the stop signal, and the launcher sees who is frozen
-NUM_SPARE_THREADS = 16  # of a server, beside those that its lanes may all hold at once
+RPC_SECONDS = 86_400.0  # no limit: a caller that waits hears the stop signal, and the launcher sees frozen nodes
+NUM_SPARE_THREADS = 16  # of a server, in addition to those that its lanes may all hold at once
 
 
 class Run(NamedTuple):

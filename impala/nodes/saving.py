@@ -1,4 +1,4 @@
-"""When a learner's checkpoints are written, and what is known where they cannot be."""
+"""Saves a learner's checkpoints, and tells the launcher what is saved and what is not."""
 
 import logging
 import shutil
@@ -15,7 +15,7 @@ class Saver:
       checkpoints: `learning.checkpoints.Checkpoints`.
       state: of the checkpoint that was restored, or {}.
       num_bytes: of one checkpoint.
-      pulse: of the node: says that it saves, and keeps what the launcher is to know.
+      pulse: of the node; says that it saves, and passes facts to the launcher.
     """
 
     def __init__(self, checkpoints, state: dict[str, Any], num_bytes: int, pulse):
@@ -26,7 +26,7 @@ class Saver:
 
     @property
     def free_mb(self) -> float | None:
-        """Megabytes free where checkpoints are written; None where nobody can tell."""
+        """Megabytes free where checkpoints are written; None if that is unknown."""
         try:
             return shutil.disk_usage(self._checkpoints.directory.parent).free / 1e6
         except OSError:
@@ -38,7 +38,7 @@ class Saver:
         return free_mb is None or free_mb >= self._megabytes
 
     def save(self, num_updates: int, state: dict[str, Any]) -> float | None:
-        """Writes a checkpoint; returns after how many seconds to try again where it could not be written."""
+        """Writes a checkpoint; if that fails, returns after how many seconds to try again."""
         import tensorflow as tf
 
         before, self._pulse.doing = self._pulse.doing, "saving"
@@ -59,7 +59,7 @@ class Saver:
         return None
 
     def look(self) -> None:
-        """Tells the launcher how checkpoints stand, and how much room is left for the next."""
+        """Tells the launcher what is saved, what failed, and how much room is left for the next checkpoint."""
         failing = 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
         self._pulse.note(
             save_error=self.error, failing_seconds=failing, checkpoint_mb=self._megabytes, free_mb=self.free_mb,
@@ -68,6 +68,6 @@ class Saver:
 
 
 def _reason(error: Exception) -> str:
-    """Returns what went wrong in a few words, of an OSError or one of TensorFlow's."""
+    """Returns in a few words what went wrong, from an OSError or an error of TensorFlow's."""
     words = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return words.strip().splitlines()[0].split(";")[-1].strip()[:200]

@@ -1,4 +1,4 @@
-"""What a learner does beside learning: things at their period, a profile, the first chunks kept."""
+"""What a learner does in addition to learning: periodic jobs, a profile, keeping the first chunks."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from impala.types import Chunk
 
 
 class Periodically:
-    """Runs a job at most once a period, or sooner again where it returns after how many seconds."""
+    """Runs a job at most once a period; sooner again if it returns after how many seconds."""
 
     def __init__(self, seconds: float, job: Callable[[], float | None]):
         self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds

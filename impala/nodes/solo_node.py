@@ -1,4 +1,4 @@
-"""What runs where one process acts and learns."""
+"""What runs in a process that both acts and learns."""
 
 from impala import agents
 from impala.config import Config
@@ -9,11 +9,11 @@ from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.types import EnvironmentSpec, Origin
 
-_YIELDS = 20  # of the acting loop between two looks at whether it is to go on
+_YIELDS = 20  # of the acting loop in one turn of its thread
 
 
 class SoloNode(WithLearner):
-    """A `LearnerNode` that trains on windows from a replay table, and beside it a thread that acts and fills it.
+    """A `LearnerNode` that trains on windows from a replay table, and a thread that acts and fills the table.
 
     Args:
       table: `reverb.Client` of the replay's server.
@@ -78,7 +78,7 @@ class SoloNode(WithLearner):
         return self.learning.stop.is_set() or self.learning.is_over
 
     def _keep_acting(self) -> None:
-        """Begins to act, in a thread of its own; raises what went wrong there."""
+        """Starts the thread that acts, at the first call; raises the error that stopped it, if any."""
         from impala.acting.crews import Crew
 
         if self._crew is None:

@@ -1,4 +1,4 @@
-"""What runs in GA3C's two kinds of processes: who predicts and trains, and who plays."""
+"""What runs in GA3C's two kinds of processes: one predicts and trains, the others play."""
 
 import collections
 import functools
@@ -17,11 +17,11 @@ from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.types import Chunk, EnvironmentSpec, Origin
 
-_SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for one's turn, and for chunks
+_SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for an agent's turn, and for chunks
 
 
 class TrainerNode(WithLearner):
-    """A `LearnerNode` whose batches come through its own RPC `train`, and beside it what predicts for the players."""
+    """A `LearnerNode` that gets its batches through the RPC `train`, and also predicts for the players."""
 
     RPCS = (*WithLearner.RPCS, "address", "predict", "train")
 
@@ -71,10 +71,10 @@ class TrainerNode(WithLearner):
     # --- RPCs ---
 
     def predict(self, agent: tuple[int], _: int, *inputs: np.ndarray) -> tuple:
-        """Returns (logits, value, …, version) for an agent's environments; nothing while it is not its turn.
+        """Returns (logits, value, …, version) for an agent's environments; () while it is not the agent's turn.
 
         Raises:
-          remote.Refused: the inputs are of other environments.
+          remote.Refused: the inputs do not fit the environments.
         """
         from impala.acting import remote
 
@@ -85,14 +85,14 @@ class TrainerNode(WithLearner):
         return self._predictors(*inputs) if self._agents.may_pass(*agent, _SLICE_SECONDS) else ()
 
     def address(self) -> str:
-        """Returns where `predict` is served by shared memory."""
+        """Returns the address of `predict` in shared memory."""
         return self._address
 
     def train(self, chunks: list[tuple]) -> None:
-        """Takes the chunks of an unroll; returns when the training queue had room for them.
+        """Takes the chunks of an unroll; returns once the training queue has had room for them.
 
         Raises:
-          remote.Refused: they are of other environments.
+          remote.Refused: they do not fit the environments.
         """
         from impala.acting import remote
 
@@ -120,10 +120,10 @@ class TrainerNode(WithLearner):
 
 
 class Trainers:
-    """A `replay.sources.Source` whose threads prepare their batches at the same time; the learner takes one by one.
+    """A `replay.sources.Source` whose threads prepare batches at the same time; the learner takes them one by one.
 
     Args:
-      queue: `MemoryQueue` of what was handed in.
+      queue: `MemoryQueue` of the chunks handed in.
       device: where batches are stacked.
       num_threads: N_T; `size` changes it.
     """
@@ -158,7 +158,7 @@ class Trainers:
             return batch
 
     def _prepare(self) -> None:
-        """One turn of a trainer: no more batches wait than there are trainers."""
+        """Takes one turn of a trainer; at most as many batches wait as there are trainers."""
         from impala.replay import datasets
 
         with self._changed:

@@ -7,11 +7,11 @@
 
 Actor and learner are two threads that share one network. Nothing is drawn before the table holds `replay.min_size`
 transitions; from then on its rate limiter makes the actor and the learner wait for each other, so that every transition
-is drawn `replay.samples_per_insert` times in the mean: with batches of 32 one update for four steps. What is learned is
+is drawn `replay.samples_per_insert` times on average: with batches of 32, one update for four steps. The agent is
 `agents.q_learning`.
 
-Differences from the paper: the actor steps N environments at once, so that some steps are decided by weights that are
-some updates older than where one environment takes four steps between two updates; a truncated episode bootstraps from
+Differences from the paper: the actor steps N environments at once, so that some steps are decided by weights a few
+updates older than with one environment that takes four steps between two updates; a truncated episode bootstraps from
 its last observation; time is counted in emulator frames of transitions that entered the table.
 """
 

@@ -8,9 +8,9 @@
 
 Agents have no network. Each keeps its stack of frames and draws its actions from the probabilities that it is sent;
 every T = 5 steps it hands in what it played. Between prediction and training the weights change: that lag is small, and
-the paper's remedy for it is to add ε to the probability whose logarithm is taken (`losses.epsilon`); any other scheme
-is one word. A controller tries one more or one less of each count now and then and goes back when training became
-slower.
+the paper's remedy for it is to add ε to the probability whose logarithm is taken (`losses.epsilon`); `loss.correction`
+chooses any other scheme. Now and then a controller tries one more or one less of each count, and goes back if training
+became slower.
 
 Differences from the paper: an agent is a process that steps many environments in lanes; agents are all started at the
 launch, and those beyond N_A wait for their turn; trainers prepare their batches at the same time and one thread updates
@@ -18,8 +18,8 @@ with them, so that a checkpoint holds the weights of one moment; the last reward
 the published code drops; an unroll is cut at T steps and goes on across the end of an episode, masked there; both
 queues are in this process's memory.
 
-With `learner.num_learners` K there are K of these processes, each for its share of the agents and with a controller of
-its own, that make the same updates (`learning.groups`).
+With `learner.num_learners` K there are K of these processes, each with a share of the agents and its own controller;
+all make the same updates (`learning.groups`).
 """
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import

@@ -7,8 +7,8 @@
        └────────────── weights and their version, once per unroll ◀────────────┘
 
 Nobody waits for anybody, except an actor for a full queue. With `replay.fraction` the same writer also fills a uniform
-table, and that part of each batch is drawn from it. The policy that acted is older than the one that learns by
-the *policy lag*, counted in updates; V-trace corrects for it.
+table, and that fraction of each batch is drawn from it. The policy that acted is older than the one that learns by the
+*policy lag*, counted in updates; V-trace corrects for it.
 
 Differences from the paper: an actor steps many environments at once and infers them in batches, in lanes that take
 turns; a truncated episode bootstraps from its last observation; the transition across a reset is masked.
@@ -17,7 +17,7 @@ With `learner.num_learners` K there are K queues and K learners. Each takes B/K 
 summed (`learning.groups`), so that all make the same update, that of one learner with B chunks. An actor hands its
 chunks to the queues in turn and fetches weights from one of the learners: they are equal.
 
-With `population.size` there is all of this once a member (`nodes.population`).
+With `population.size` all of this exists once for each member (`nodes.population`).
 """
 
 import math

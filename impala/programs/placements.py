@@ -1,7 +1,7 @@
-"""Who decides and who writes in each program, all in one thread: what `lockstep` plays.
+"""Which part decides and which writes in each program, all in one process: what `lockstep` plays.
 
-A placement makes an actor as `parts.make_actor` does, for `outputs` whose weights have a `version`, and gives with it
-what ends its threads.
+A placement makes an actor as `parts.make_actor` does, for `outputs` whose weights have a `version`, and also returns a
+function that ends its threads.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from impala.nodes.parts import make_actor
 
 
 def impala(environment, outputs, version: Callable[[], int], **parts):
-    """The policy is beside the environment and writes there (programs/impala.py)."""
+    """The actor has both policy and writer (programs/impala.py)."""
     return make_actor(environment, outputs, **parts), lambda: None
 
 
@@ -30,7 +30,7 @@ def seed(
     environment, outputs, version: Callable[[], int], *, seed: int, unroll_length: int, origin, sink, sync_weights,
     behaviour,
 ):  # fmt: skip
-    """The policy is asked through a gatherer, and a lane remembers and writes (programs/seed.py)."""
+    """The network is asked through a gatherer; a lane has policy and writer (programs/seed.py)."""
     from impala.acting import actors, chunks, inference, lanes, remote
 
     spec, n = environment.spec, environment.num_environments
@@ -52,7 +52,7 @@ OF_PROGRAM = {"impala": impala, "seed": seed, "ga3c": ga3c}
 
 
 class _InLane:
-    """A `remote.Client` without a way between."""
+    """A `remote.Client` whose lane is in the same process."""
 
     window, core_state, decides_elsewhere = np.zeros(0), (), True
 

@@ -6,16 +6,16 @@
                                  └─────────────────────────────────────────────────────────┘
 
 Actors only step environments: no network, no TensorFlow, no weights to send. The learner's process keeps what the
-policy remembers of every environment and writes the unrolls, so that an observation crosses the network once. Weights
-may change within an unroll; each step knows the version that decided it, and V-trace corrects by the behaviour logits
-of that step.
+policy remembers of every environment and writes the unrolls, so that an observation is sent only once. Weights may
+change within an unroll; each step keeps the version that decided on it, and V-trace corrects by the behaviour logits of
+that step.
 
-Differences from the paper: a batch waits for others up to a time-out, where the published code waits for a full one for
-ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
+Differences from the paper: a batch waits to be filled until a time-out, where the published code waits for a full batch
+for ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
 computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed; no R2D2 agent.
 
-With `learner.num_learners` K there are K of these processes, each for its share of the lanes, that make the same
-updates (`learning.groups`).
+With `learner.num_learners` K there are K of these processes, each with a share of the lanes; all make the same updates
+(`learning.groups`).
 """
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import

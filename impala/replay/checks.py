@@ -1,6 +1,6 @@
-"""What comes from a table is checked before it is trained on: Reverb's port is open to whoever can reach it.
+"""Chunks from a table are checked before they are trained on: anybody who can reach Reverb's port can write some.
 
-Its server looks at nothing that is written, and an action out of range would end the learner, or worse, not.
+Its server checks nothing that is written, and an action out of range would crash the learner or, worse, would not.
 """
 
 import collections
@@ -13,15 +13,15 @@ import numpy as np
 from impala.types import Actions, ArraySpec, Chunk, Continuous, Origin
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
-_MOST = 1e18  # beyond it a square is no number in float32
-_FAR = 100_000  # chunks of one environment that cannot all have got lost between two
+_MOST = 1e18  # squares of larger numbers may overflow float32
+_FAR = 100_000  # more chunks of one environment than can get lost between two
 
 
 class Source(NamedTuple):
     """Where sound chunks come from: the numbers of a launch."""
 
     run: int
-    incarnation: int  # or one before, of a table that outlives launches
+    incarnation: int  # or an earlier one, in a table that outlives launches
     num_actors: int
     num_environments: int  # of each actor
     num_tasks: int
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 
 
 class Checks:
-    """Finds what is wrong with a chunk, and counts what was found by its reason.
+    """Finds what is wrong with chunks, and counts it by reason.
 
     Args:
       spec: of chunks; see `types.chunk_spec`.
@@ -42,7 +42,7 @@ class Checks:
         self._fields = {name: field for name, field in spec._asdict().items() if isinstance(field, ArraySpec)}
         self._numbers = [name for name, field in self._fields.items() if np.dtype(field.dtype).kind == "f"]
         self._source, self._num_updates = source, num_updates
-        # Of each dimension; compared as if unsigned, so that a negative one is above it.
+        # In each dimension; actions are compared as if unsigned, so that a negative one is too large.
         self._num_actions = None if isinstance(actions, Continuous) else np.asarray(actions.num_actions, np.uint32)
         names = () if self._num_actions is None else ("a_tm1", "previous_action")
         self._actions = [name for name in names if name in self._fields]
@@ -52,8 +52,8 @@ class Checks:
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[bool]:
         """Returns which of B chunks, whose fields come stacked [B, …], may be trained on.
 
-        Counts the others, and logs the first of them. All are looked at together, and one by one where that finds
-        something.
+        Counts the others, and logs the first of them. The chunks are checked together, and one by one only if that
+        finds something.
         """
         size = len(arrays["origin"])
         if not self._has_problem(arrays):
@@ -77,12 +77,12 @@ class Checks:
         return {reason: self._counts[reason] for reason in REASONS}
 
     def _has_problem(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether the values of one of the chunks [B, …] are none; of their origins nothing is said."""
+        """Returns whether any of the chunks [B, …] has a wrong shape or value; their origins are not looked at."""
         for name, field in self._fields.items():
             if arrays[name].shape[1:] != field.shape or arrays[name].dtype != field.dtype:
                 return True
         return (
-            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # a NaN is not, either
+            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # nor is a NaN
             or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in self._actions)
             or not np.isin(arrays["discount_t"], (0, 1)).all()
         )
@@ -119,7 +119,7 @@ class Checks:
         if not is_ours:
             return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
         if origin.incarnation < source.incarnation:
-            newest = np.inf  # a learner that was resumed may be behind the one whose weights these were
+            newest = np.inf  # a resumed learner may be behind the one whose weights acted
         if not 0 <= version.min() <= version.max() <= newest:
             return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
         self._newest[key] = max(origin.seq, self._newest.get(key, -1))

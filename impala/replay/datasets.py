@@ -23,10 +23,10 @@ def chunks(
     """Yields chunks of arrays from a table, a queue's in order; blocks until `max_in_flight` more of them have come.
 
     Args:
-      checks: count and drop what is not sound. Where what somebody wrote is no chunk at all, those fetched together
+      checks: count and drop unsound chunks. If something else than a chunk was written, the chunks fetched together
         with it are lost too. Without checks that raises InvalidArgumentError, and everything else is let through.
-      max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They left the table, so
-        each adds to the policy lag: the batch size is right.
+      max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They have left the
+        table, so each adds to the policy lag: the batch size is right.
     """
     dataset = reverb.TrajectoryDataset.from_table_signature(
         server_address,
@@ -41,7 +41,7 @@ def chunks(
             samples = next(iterator)
         except StopIteration:
             return
-        except tf.errors.InvalidArgumentError as error:  # of one item, which is used up: the next may be sound
+        except tf.errors.InvalidArgumentError as error:  # about one item, now used up: the next may be sound
             if checks is None:
                 raise
             checks.count("unreadable", error.message.splitlines()[0])
@@ -54,7 +54,7 @@ def chunks(
 
 
 def without_prefetch() -> tf.data.Options:
-    """TensorFlow would slip in a prefetch that grows with every stall: 130 chunks, which no table's size bounds."""
+    """Forbids the prefetch that TensorFlow inserts, which grows with every stall: 130 chunks, bounded by no table."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return options
@@ -64,7 +64,7 @@ WITHOUT_TIME = {"previous_action", "previous_reward", "origin", "core_state", "i
 
 
 def stack(chunks: list[Chunk], device: str | None = None) -> Chunk:
-    """Stacks B chunks after time: fields become tensors [T, B, …] on `device`, those without time [B, …]."""
+    """Stacks B chunks on the axis after time: into tensors [T, B, …] on `device`, fields without time into [B, …]."""
     with tf.device(device):
         return Chunk(*(
             tf.convert_to_tensor(np.stack([*map(np.asarray, field)], axis=_axis_of_chunks(name, field[0])))
@@ -81,7 +81,7 @@ def _axis_of_chunks(name: str, field) -> int:
 
 
 def marked(chunk: Chunk, *, is_replayed: bool) -> Chunk:
-    """Returns `chunk` with where it was drawn from."""
+    """Returns `chunk` marked as replayed or fresh."""
     return chunk._replace(is_replayed=np.bool_(is_replayed))
 
 
@@ -102,7 +102,7 @@ class Prefetcher:
         self._thread.start()
 
     def get(self, timeout_seconds: float) -> Chunk | None:
-        """Returns the next batch, or None when there is none in time. Raises what the thread raised."""
+        """Returns the next batch, or None if none comes in time. Raises what the thread raised."""
         try:
             return self._batches.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -140,10 +140,10 @@ class Feeder(Prefetcher):
       make_replayed: makes the iterator of replayed chunks, which may repeat themselves.
       num_replayed: of the B chunks of each batch.
       num_prefetched: see `Prefetcher`.
-      device: where batches are stacked, so that they lie on it before the learner asks.
+      device: where batches are stacked, so that they are there before the learner asks.
       record: called with every chunk, for `--record-chunks`.
-      num_updates: of the learner, done so far; with `max_lag`, fresh chunks that would be trained on more than so many
-        updates after the version that acted are dropped.
+      num_updates: done so far by the learner.
+      max_lag: fresh chunks that would be trained on more updates than this after the version that acted are dropped.
     """
 
     def __init__(
@@ -186,5 +186,5 @@ class Feeder(Prefetcher):
     def _is_too_old(self, chunk: Chunk) -> bool:
         if self._max_lag is None:
             return False
-        num_ahead = self._batches.qsize() + 1  # batches that are trained on before this chunk's, one of them just now
+        num_ahead = self._batches.qsize() + 1  # batches trained on before this chunk's, one of them just now
         return self._num_updates() + num_ahead - int(np.min(chunk.weights_version)) > self._max_lag

@@ -8,9 +8,9 @@ from impala.types import Origin
 class Deduplicator:
     """Drops chunks that were delivered twice and counts those that never came.
 
-    A writer whose link breaks sends again what was not confirmed (at least once). `seq` of one environment's one life
-    begins at 0 and rises by one, so a number already seen is a duplicate and a number left out a gap, which is closed
-    where its chunk comes later: not every table keeps the order.
+    A writer whose connection breaks sends unconfirmed chunks again (at-least-once delivery). In one life of an
+    environment `seq` begins at 0 and rises by one, so a number already seen is a duplicate, and a number left out is a
+    gap, which closes if its chunk comes later: not every table keeps the order.
     """
 
     _MAX_GAPS = 1000  # of one environment that may still be closed

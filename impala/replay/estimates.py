@@ -4,14 +4,15 @@ _ENOUGH = 500
 
 
 class MemoryEstimate:
-    """Extends the line through the first look at a growing table and the first where it has grown enough.
+    """Extends the line through the first look at a growing table and the first one at which it has grown enough.
 
-    Compression decides, which nobody knows before chunks are there: the bound that a run prints at its start is that
-    of chunks as they are sent.
+    It depends on compression, which is unknown before there are chunks: the bound that a run prints at its start is for
+    uncompressed chunks.
 
     Args:
       size: items of the full table.
-      enough: items to look at; a process also grows by what has nothing to do with them, so few small ones tell little.
+      enough: items at which a table has grown enough; a process also grows for other reasons, so few small items tell
+        little.
     """
 
     def __init__(self, size: int, enough: int = _ENOUGH):
@@ -20,11 +21,11 @@ class MemoryEstimate:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether another look is wanted."""
+        """Returns whether another look is needed."""
         return self.full_mb is None
 
     def look(self, num_items: int, resident_mb: float) -> None:
-        """Takes how many items the table holds, and the resident megabytes of its process then."""
+        """Takes the number of items in the table, and the resident megabytes of its process at that time."""
         if self._first is None:
             self._first = num_items, resident_mb
         elif self.is_open and num_items >= self._enough and num_items > self._first[0]:

@@ -10,7 +10,7 @@ from impala.types import Chunk, TimeAccount
 
 
 class MemoryQueue:
-    """Hands every chunk on once, in order; full, it holds its writers back.
+    """Hands every chunk on once, in order; when full, it blocks its writers.
 
     Args:
       size: chunks.
@@ -28,7 +28,7 @@ class MemoryQueue:
         self._account = TimeAccount()
 
     def __call__(self, chunks: list[Chunk]) -> None:
-        """Takes the chunks of an unroll, as a writer's sink; returns when there was room for them."""
+        """Takes the chunks of an unroll, as a writer's sink; returns once there was room for them."""
         for chunk in chunks:
             with self._changed:
                 while len(self._chunks) >= self._size:
@@ -49,7 +49,7 @@ class MemoryQueue:
             yield chunk
 
     def take(self, num_chunks: int, timeout_seconds: float) -> list[Chunk]:
-        """Returns the next `num_chunks`, none when there are fewer in time; for several readers at once."""
+        """Returns the next `num_chunks`, [] if there are fewer in time; safe for several readers at once."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._chunks) >= num_chunks, timeout_seconds):
                 return []
@@ -62,7 +62,7 @@ class MemoryQueue:
         return len(self._chunks) / self._size
 
     def blocked_fraction(self) -> float:
-        """Returns the share of time that a writer waited since the last call; of several writers their sum."""
+        """Returns the share of time that writers waited since the last call, summed over them."""
         with self._changed:
             return self._account.fraction("blocked")
 
@@ -90,7 +90,7 @@ class MemoryWindows:
                 continue
             if len(self._windows) < self._size:
                 self._windows.append(tuple(recent))
-            else:  # the oldest goes
+            else:  # in place of the oldest
                 self._windows[self.num_inserted % self._size] = tuple(recent)
             self.num_inserted += 1
 

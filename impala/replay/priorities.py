@@ -16,7 +16,7 @@ def probabilities(priorities, exponent: float) -> np.ndarray:
         raise ValueError(f"exponent={exponent}; expected 0 or more")
     if not np.all((priorities > 0.0) & np.isfinite(priorities)):
         raise ValueError("priorities: expected finite numbers above 0")
-    powers = (priorities / priorities.max()) ** exponent  # of large priorities they would overflow
+    powers = (priorities / priorities.max()) ** exponent  # divided first: powers of large priorities overflow
     return powers / powers.sum()
 
 

@@ -15,22 +15,22 @@ class Source(Protocol):
     """Hands out batches; made in the learner's process, its threads start at the first `get`."""
 
     def get(self, timeout_seconds: float) -> Chunk | None:
-        """Returns the next batch, None when there is none in time. Raises what preparing it raised."""
+        """Returns the next batch, None if none comes in time. Raises what preparing it raised."""
 
     def counts(self) -> dict[str, int]:
-        """Returns what was counted since the start, and adds up over the learners of a group: columns of metrics."""
+        """Returns counts since the start, columns of metrics, which add up over the learners of a group."""
 
     def columns(self) -> dict[str, Any]:
-        """Returns other columns, of the time since the last call."""
+        """Returns other columns of metrics, about the time since the last call."""
 
     def fill(self) -> float | None:
-        """Returns how full the queue of fresh chunks is, in [0, 1]; None where nobody can tell."""
+        """Returns how full the queue of fresh chunks is, in [0, 1]; None if that is unknown."""
 
     def look(self, row: dict[str, Any]) -> None:
         """Takes the row of metrics that was just written."""
 
     def status(self) -> dict[str, Any]:
-        """Returns what the dashboard wants to know beside."""
+        """Returns further facts for the dashboard."""
 
 
 class Fed:
@@ -64,7 +64,7 @@ class Tables(Fed):
 
     Args:
       client: `reverb.Client` of the table's server.
-      checks: of what comes from it.
+      checks: of the chunks that come from it.
       replay_size: chunks of the uniform table; 0 without replay.
       feeder: arguments of `datasets.Feeder`.
     """
@@ -90,7 +90,7 @@ class Tables(Fed):
     def get(self, timeout_seconds: float) -> Chunk | None:
         batch = super().get(timeout_seconds)
         if batch is None and timeout_seconds:
-            self.fill()  # which says so where the table is silent
+            self.fill()  # logs a warning if the table does not answer
         return batch
 
     def counts(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class Tables(Fed):
         return info and info.current_size / info.max_size
 
     def look(self, row: dict[str, Any]) -> None:
-        """Extrapolates what replay takes when it is full from the memory of the table's process."""
+        """Extrapolates from the memory of the table's process how much a full replay table takes."""
         if self._memory and self._memory.is_open and (info := info_of(self._client, tables.REPLAY)):
             self._memory.look(info.current_size, row["rss_table_mb"])
 
@@ -127,7 +127,7 @@ class Memory(Fed):
 
 
 def info_of(client, table: str):
-    """Returns what Reverb says of a table, None where it does not answer."""
+    """Returns Reverb's information on a table, None if it does not answer."""
     try:
         return client.server_info(timeout=2)[table]
     except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it

@@ -1,6 +1,6 @@
 """Reverb tables whose items are one chunk each, written as one Reverb step.
 
-Of tables of fresh chunks there are three kinds (`FRESH`); the field disputes which is right.
+There are three kinds of tables for fresh chunks (`FRESH`); the field disputes which is right.
 """
 
 import reverb
@@ -21,17 +21,17 @@ def signature(spec: Chunk) -> dict[str, tf.TensorSpec]:
 
 
 def queue(spec: Chunk, max_size: int) -> reverb.Table:
-    """Returns a first-in-first-out table that gives every chunk out once and holds writers back when it is full."""
+    """Returns a first-in-first-out table that gives every chunk out once and blocks writers when it is full."""
     return reverb.Table.queue(QUEUE, max_size, signature=signature(spec))
 
 
 def uniform_once(spec: Chunk, max_size: int) -> reverb.Table:
-    """Returns a table that gives every chunk out once, in any order, and holds writers back when it is full."""
+    """Returns a table that gives every chunk out once, in random order, and blocks writers when it is full."""
     return _fresh(spec, max_size, reverb.selectors.Uniform(), reverb.rate_limiters.Queue(max_size))
 
 
 def drop_oldest(spec: Chunk, max_size: int) -> reverb.Table:
-    """Returns a first-in-first-out table that holds nobody back: full, it drops its oldest chunk for a new one."""
+    """Returns a first-in-first-out table that blocks nobody: when full, it drops its oldest chunk for a new one."""
     return _fresh(spec, max_size, reverb.selectors.Fifo(), reverb.rate_limiters.MinSize(1))
 
 
@@ -48,7 +48,7 @@ FRESH = {"queue": queue, "uniform_once": uniform_once, "drop_oldest": drop_oldes
 def uniform(spec: Chunk, max_size: int) -> reverb.Table:
     """Returns a table that keeps the newest `max_size` chunks and gives them out uniformly, any number of times.
 
-    It holds nobody back: a reader waits only for the very first chunk.
+    It blocks nobody: a reader waits only for the very first chunk.
     """
     return reverb.Table(
         REPLAY,

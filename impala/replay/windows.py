@@ -1,4 +1,4 @@
-"""Overlapping windows of steps, as `acting.windows` writes them: their looks, the table that keeps them, who reads."""
+"""Overlapping windows of steps, as `acting.windows` writes them: their spec, their table, and how they are read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,12 +14,12 @@ from impala.types import ArraySpec, Chunk, map_fields
 
 
 def window_spec(chunk: Chunk) -> Chunk:
-    """Returns what windows of a chunk's fields look like in the table: `is_first` tells of older planes too."""
+    """Returns the spec of windows in the table, that of `chunk` but for `is_first`, which covers older planes too."""
     return chunk._replace(is_first=ArraySpec(chunk.observation.shape[:1], np.bool_))
 
 
 def lengths(chunk: Chunk) -> dict[str, int]:
-    """Returns how many of the newest steps a window has of each column; of the others it has the last."""
+    """Returns how many of the newest steps a window has of each column; of columns not named it has the last one."""
     fields = window_spec(chunk)._asdict()
     return {name: fields[name].shape[0] for name in ("observation", "is_first", "a_tm1", "r_t", "discount_t")}
 
@@ -61,8 +61,8 @@ def mask_older(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) 
 def table(spec: Chunk, max_size: int, *, min_size: int, samples_per_insert: float, batch_size: int) -> reverb.Table:
     """Returns a uniform table of overlapping windows, whose rate limiter makes writer and reader wait for each other.
 
-    Reading begins with `min_size` windows; from then on each is drawn `samples_per_insert` times, within a margin that
-    a few batches may be ahead or behind.
+    Reading begins with `min_size` windows; from then on each is drawn `samples_per_insert` times on average. Reader or
+    writer may be a few batches ahead.
 
     Args:
       spec: of a window; see `window_spec`.
@@ -87,7 +87,7 @@ def batches(
     """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `to_chunk`.
 
     Args:
-      checks: as of `datasets.chunks`; what is not sound is left out of a batch, and the next is drawn in its place.
+      checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
     """
     dataset = reverb.TrajectoryDataset.from_table_signature(
         server_address, table, max_in_flight_samples_per_worker=batch_size, num_workers_per_iterator=1,
@@ -117,16 +117,16 @@ def batches(
 
 
 class Windows(sources.Fed):
-    """Windows drawn from a replay table, all of them, for as long as its rate limiter lets them.
+    """A source whose batches are all drawn from a replay table, as fast as its rate limiter allows.
 
     Args:
       client: `reverb.Client` of the table's server.
       size: windows of the full table.
       min_size: windows before the first is drawn.
       batch_size: B.
-      checks: of what comes from it.
+      checks: of the windows that come from it.
       num_prefetched: batches that may wait.
-      device: where batches are wanted.
+      device: where batches go.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Windows(sources.Fed):
         return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
 
     def columns(self) -> dict[str, Any]:
-        """Windows in the table, and how often one was drawn for each that came since the first draw was allowed."""
+        """Returns the windows in the table, and how many were drawn for each that came after the first `min_size`."""
         if (info := self._info()) is None:
             return {}
         limiter = info.rate_limiter_info
@@ -156,7 +156,7 @@ class Windows(sources.Fed):
         return dict(replay_size=info.current_size, samples_per_insert=ratio)
 
     def fill(self) -> None:
-        """Nobody waits for room here: `columns` says how much the table holds."""
+        """Returns None: nobody waits for room here, and `columns` says how much the table holds."""
 
     def look(self, row: dict[str, Any]) -> None:
         """See `sources.Tables`."""

@@ -53,7 +53,7 @@ def line_of_check(**overrides):
     ({"later": np.zeros(3, complex)}, "observation has dtype complex128; expected float32"),
     ({"first": np.full(3, np.nan, np.float32)}, "observation holds NaN; expected finite numbers"),
     ({"later": np.array([0, np.inf, 0], np.float32)}, "observation holds infinity; expected finite numbers"),
-    ({"later": [0.0, [1.0], 2.0]}, "observation is no array"),
+    ({"later": [0.0, [1.0], 2.0]}, "observation is not an array"),
     ({"reward": np.zeros(2)}, "reward has shape (2,); expected ()"),
     ({"reward": float("nan")}, "reward holds NaN; expected finite numbers"),
     ({"reward": None}, "reward has dtype object; expected float32"),
@@ -74,7 +74,7 @@ def test_what_gymnasium_would_hide_is_named(monkeypatch, recwarn, returned, expe
 def test_what_it_raises_is_told_with_its_place(monkeypatch):
     monkeypatch.setattr(Announced, "returned", {})
     line = line_of_check()
-    assert line.startswith("environment.name: 'ImpalaTests/Announced-v0' fails where it is played: KeyError: 'first' (")
+    assert line.startswith("environment.name: 'ImpalaTests/Announced-v0' fails when it is played: KeyError: 'first' (")
     assert f"({__file__}:" in line
 
 

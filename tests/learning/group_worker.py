@@ -15,7 +15,7 @@ NUM_UPDATES, B, T = 50, 6, 5
 
 
 def batch_of(update, share=slice(None)):
-    """Random chunks of Catch; the first chunk of every batch has fewer transitions that are some."""
+    """Random chunks of Catch; the first chunk of every batch has fewer real transitions."""
     from impala.replay import datasets
     from impala.types import ArraySpec, Discrete, EnvironmentSpec, chunk_spec, map_fields
 

@@ -90,7 +90,7 @@ def test_what_was_wrong_with_a_node_that_ended_stays_so():
 def test_a_layer_that_falls_silent_is_said():
     facts = dict(silent_units={"conv_1": 0.24, "conv_2": 0.25, "dense": 0.5})
     (words,) = notices()({"learner/0": WELL._replace(facts=facts)}).values()
-    assert words.startswith("units on for no observation, twelve rows on end: 25% of conv_2, 50% of dense; ")
+    assert words.startswith("units active for no observation in twelve rows: 25% of conv_2, 50% of dense; ")
 
 
 def test_memory_that_grows_is_said():

@@ -33,7 +33,7 @@ class StepByHand(absltest.TestCase):
             while not metrics:
                 metrics = node.instance.step()  # which is no RPC
             assert learner.get_weights(-1)[0] == update
-            assert metrics["num_transitions"] == 144, metrics  # 8 chunks, 18 of 20 transitions are some
+            assert metrics["num_transitions"] == 144, metrics  # 8 chunks, 18 of 20 transitions are real
         assert learner.get_weights(5) == (5, [])
         print("stepped")
 

@@ -1,9 +1,9 @@
 """RPC between the nodes of a program, and the stand-in for `courier` that lets `import launchpad` work.
 
-The `courier` in the dm-launchpad wheel is linked against TensorFlow 2.8 and does not load beside 2.15.
+The `courier` in the dm-launchpad wheel is linked against TensorFlow 2.8 and does not load together with 2.15.
 `install` puts a folder first on Python's path, here and in child processes, where `import courier` finds this
-package instead, and with it the copy of impala around it. What differs from courier: a typed codec in place of object
-serialisation, a token, 127.0.0.1 in place of every interface, one server a port, arrays that arrive (launchpad#28).
+package instead, in the same copy of impala. What differs from courier: a typed codec instead of object serialisation,
+a token, 127.0.0.1 instead of every interface, one server for each port, and arrays that arrive (launchpad#28).
 
 This module imports neither gRPC nor numpy; the parts are `client`, `server`, `batching` and `codec`.
 """

@@ -66,7 +66,7 @@ class BatchedHandler:
         try:
             with self._condition:
                 self._condition.wait_for(lambda: batch.is_closed, self._timeout_seconds)
-                # While others run, the batch goes on filling up.
+                # While others run, the batch keeps filling.
                 self._condition.wait_for(lambda: self._num_running < self._max_parallelism)
                 self._close(batch)
                 self._num_running += 1

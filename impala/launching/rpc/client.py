@@ -4,7 +4,7 @@
     weights = client.get_weights(since=3)
     future = client.futures.get_weights(since=3)
 
-What fails on the way or on the server is raised as StatusNotOk.
+Failures on the way or on the server are raised as StatusNotOk.
 """
 
 import datetime
@@ -110,7 +110,7 @@ def list_methods(client: Client) -> list[str]:
 
 
 def _refuse_private(owner: Any, name: str) -> None:
-    # copy, pickle, dm-tree, IPython probe objects for such names, and would take an RPC for the answer.
+    # copy, pickle, dm-tree, IPython probe objects for such names, and would mistake an RPC for the answer.
     if name.startswith("_"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
 

@@ -43,7 +43,7 @@ def decode(message: bytes, *, limit: int | None = None) -> Any:
     """Decode a message; its arrays own their memory and are writable.
 
     Args:
-      message: what `encode` made, or what an enemy did.
+      message: made by `encode`, or by an attacker.
       limit: as for `encode`; a compressed message is held to it decompressed.
 
     Raises:
@@ -70,14 +70,14 @@ def decode(message: bytes, *, limit: int | None = None) -> Any:
 
 
 def is_compressed(message: bytes) -> bool:
-    """Say whether a message was encoded with `compress`."""
+    """Return whether a message was encoded with `compress`."""
     return message[:1] == wire.COMPRESSED
 
 
 def _decompress(message: bytes, limit: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        plain = inflater.decompress(memoryview(message)[1:], limit + 1)  # a bomb ends here, not in memory
+        plain = inflater.decompress(memoryview(message)[1:], limit + 1)  # bounds a decompression bomb
     except zlib.error as error:
         raise CodecError(f"malformed compression: {error}") from error
     if len(plain) > limit:

@@ -17,13 +17,13 @@ LIST_PATH = "/courier.CourierService/ListMethods"
 
 _LIST_TIMEOUT_SECONDS = 10.0
 _STOP_CHECK_SECONDS = 0.2
-_METADATA_BYTES = 64 * 2**10  # a status message of 8 KiB, which HTTP/2 may write in three times as many
+_METADATA_BYTES = 64 * 2**10  # for a status message of 8 KiB, which HTTP/2 may write in three times as many
 _TRANSPORT_CODES = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNAUTHENTICATED)
 
 
 @codec.register
 class Request(NamedTuple):
-    """What a call sends. Its field names are what the path in an error starts with."""
+    """What a call sends. The path in an error message starts with one of its field names."""
 
     method: str
     args: tuple
@@ -174,7 +174,7 @@ def _channel_options() -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
         # gRPC's decompression has no limit; the codec's has.
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # A cluster's proxy leads out of it.
+        # A cluster's HTTP proxy leads out of the cluster.
         ("grpc.enable_http_proxy", 0),
         # A host that vanished under a call is noticed after 30 s; one that is back is reached within 5 s.
         ("grpc.keepalive_time_ms", 20_000),

@@ -1,4 +1,4 @@
-"""Buffers to values, whoever wrote them. See wire.py for the format and codec.py for the entry points."""
+"""Buffers to values; the sender is not trusted. See wire.py for the format and codec.py for the entry points."""
 
 import math
 import reprlib
@@ -12,7 +12,7 @@ from impala.launching.rpc.wire import CodecError
 
 
 class Decoder:
-    """Reads the values of one message; no length is believed before the bytes behind it are there."""
+    """Reads the values of one message; no length is trusted until that many bytes are there."""
 
     def __init__(self, message: bytes, limit: int):
         self._message = message
@@ -37,7 +37,7 @@ class Decoder:
         return len(self._message) - self.position
 
     def _spend(self, num_bytes: int) -> None:
-        # Without it, 256 MiB of empty lists would take 16 times as much memory.
+        # Without this budget, 256 MiB of empty lists would take 16 times as much memory.
         self._budget -= num_bytes
         if self._budget < 0:
             raise CodecError("the message needs more memory than its limit")
@@ -59,7 +59,7 @@ class Decoder:
     def _count(self, depth: int) -> int:
         if depth >= wire.MAX_DEPTH:
             raise CodecError(f"containers nested deeper than {wire.MAX_DEPTH}")
-        return self._length()  # a false count ends at the first value that is missing
+        return self._length()  # a false count fails at the first value that is missing
 
     def _int(self, depth):
         return wire.I64.unpack(self._take(8))[0]
@@ -123,11 +123,11 @@ class Decoder:
 
 
 def _check_items(view: np.ndarray) -> None:
-    """Refuse bytes that are no value of their dtype: numpy would trip over them later, elsewhere."""
+    """Refuse bytes that are not valid for their dtype: numpy would fail on them later, elsewhere."""
     if view.dtype.kind == "b" and view.view(np.uint8).max() > 1:
         raise CodecError("a bool array holds something else")
     if view.dtype.kind == "U" and view.view(view.dtype.byteorder + "u4").max() > 0x10FFFF:
-        raise CodecError("a str array holds no Unicode")
+        raise CodecError("a str array holds invalid Unicode")
 
 
 _READERS = {

@@ -11,7 +11,7 @@ from impala.launching.rpc.wire import CodecError
 
 
 class Unsendable(Exception):
-    """On its way up it collects the path to the value that cannot be sent."""
+    """Raised for a value that cannot be sent; collects the path to it on its way up."""
 
     def __init__(self, kind: type[Exception], reason: str):
         super().__init__(reason)

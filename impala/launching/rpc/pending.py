@@ -46,7 +46,7 @@ class _Held:
         self.attempt: grpc.Future | None = None
 
     def release(self, future: futures.Future) -> None:
-        """Lets go, and cancels the attempt of a future that was cancelled."""
+        """Drops them, and cancels the attempt if the future was cancelled."""
         attempt, self.attempt, self.send = self.attempt, None, None
         if future.cancelled() and attempt is not None:
             attempt.cancel()

@@ -91,7 +91,7 @@ class Server:
             self._handlers[method_name] = handler
 
     def Unbind(self, method_name: str) -> None:
-        """Offer that name no longer."""
+        """Stop offering that name."""
         with self._lock:
             self._handlers.pop(method_name, None)
 
@@ -162,9 +162,9 @@ class Server:
 
 def _server_options() -> list[tuple[str, int]]:
     return [
-        # With gRPC's default, two servers share a port and its calls without a word.
+        # With gRPC's default, two servers silently share a port and its calls.
         ("grpc.so_reuseport", 0),
-        # The codec has its own limit for what is sent; what comes is refused before it is in memory.
+        # The codec has its own limit for what is sent; a message that comes is refused before it is in memory.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", codec.max_bytes()),
         # gRPC's decompression has no limit; the codec's has.

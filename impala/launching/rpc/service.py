@@ -51,7 +51,7 @@ class Service(grpc.GenericRpcHandler):
             _abort(context, StatusCode.NOT_FOUND, f"method {request.method} not found")
         try:
             result = handler(*request.args, **request.kwargs)
-        except BaseException as error:  # a handler's KeyboardInterrupt or SystemExit is its caller's affair, too
+        except BaseException as error:  # even KeyboardInterrupt and SystemExit go to the caller
             code, text = code_of(error), _traceback(error)
             _abort(context, code, f"Python exception was raised on the server:\n{text}")
         try:
@@ -73,7 +73,7 @@ def _read(message: bytes, context: grpc.ServicerContext) -> Request:
         and all(type(key) is str for key in request.kwargs)
     )
     if not is_sound:
-        _abort(context, StatusCode.INVALID_ARGUMENT, "the request is no method, arguments and keyword arguments")
+        _abort(context, StatusCode.INVALID_ARGUMENT, "the request is not a method with arguments and keyword arguments")
     return request
 
 
@@ -95,6 +95,6 @@ def _shorten(message: str) -> str:
     data = message.encode("utf-8", "replace")
     if len(data) <= MAX_ERROR_BYTES:
         return data.decode()
-    # A traceback's news is at its end.
+    # The end of a traceback says the most.
     head, tail = data[: MAX_ERROR_BYTES // 8], data[-MAX_ERROR_BYTES * 3 // 4 :]
     return f"{head.decode(errors='ignore')}\n[… cut …]\n{tail.decode(errors='ignore')}"

@@ -1,4 +1,4 @@
-"""The run's token: who holds it may call.
+"""The run's token: a process that holds it may call.
 
 It lives in a file of mode 0600; processes are handed the file's path, never the token.
 """
@@ -45,7 +45,7 @@ def read_token() -> str | None:
 
 
 def is_authorised(expected: str | None, metadata: Iterable[tuple[str, Any]]) -> bool:
-    """Say whether a call's metadata carries the expected token; every call does where none is expected."""
+    """Return whether a call's metadata carries the expected token; True if none is expected."""
     if expected is None:
         return True
     given = next((value for key, value in metadata if key == METADATA_KEY), "")

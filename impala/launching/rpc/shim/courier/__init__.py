@@ -1,7 +1,7 @@
 """Found as `courier` when its folder comes first on the path; the stand-in is impala.launching.rpc.
 
-In a process that Launchpad starts this is what imports impala first: the copy around this file, which is the parent's,
-and not another that Python's path may name before it, a checkout in the current folder or an installed one.
+In a process that Launchpad starts, this file is the first to import impala. It must be the copy around this file, which
+is the parent's, and not one that comes earlier on Python's path: a checkout in the current folder, or an installed one.
 """
 
 import importlib.util
