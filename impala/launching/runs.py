@@ -90,24 +90,23 @@ class RunFolder:
         return True
 
     def _write(self, config) -> None:
-        for name, text in {
-            "config.yaml": config_lib.dump(config),
-            "versions.txt": versions(),
-            "command.txt": shlex.join(sys.argv) + "\n",
-        }.items():
-            temporary = self.path / (name + ".tmp")
+        texts = {
+            self.path / "config.yaml": config_lib.dump(config),
+            self.path / "versions.txt": versions(),
+            self.path / "command.txt": shlex.join(sys.argv) + "\n",
+        }
+        size = config.population.size
+        for index in range(size if size > 1 else 0):
+            texts[self.path / config.member_name(index) / "config.yaml"] = config_lib.dump(config.member(index))
+        for path, text in texts.items():
+            path.parent.mkdir(exist_ok=True)
+            temporary = path.with_name(path.name + ".tmp")
             try:
                 temporary.write_text(text)
-                temporary.replace(self.path / name)
+                temporary.replace(path)
             except OSError:
                 temporary.unlink(missing_ok=True)  # else the folder would hold something but no run
                 raise
-
-        size = config.population.size
-        for index in range(size if size > 1 else 0):
-            member = self.path / config.member_name(index)
-            member.mkdir(exist_ok=True)
-            (member / "config.yaml").write_text(config_lib.dump(config.member(index)))
 
     def next_incarnation(self) -> int:
         """Records this launch and returns its number, higher than any before it, even if their record is damaged."""

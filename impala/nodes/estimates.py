@@ -3,7 +3,7 @@
 Rough on purpose, and without TensorFlow: it catches numbers that are far too large. Every agent takes
 
     processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
-    environments   1 MB each (Atari's 1.5), and two chunks: one that is written, one that waits for the table
+    environments   1 MB each, and two chunks: one that is written, one that waits for the table
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
     weights        float32; six times in a learner (gradients, the optimizer's two slots, copies), twice in an actor
 """
@@ -139,10 +139,12 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     learner, actor, members = config.learner, config.actor, config.population.size
     network = list(layers(config, spec))
     chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
-    has_weights = config.program == "impala"  # in the actors
+    has_weights = config.has_use_for("actor.weight_period")  # in the actors
+    is_central = config.has_use_for("inference.transport")
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
-    num_others = members * (bool(config.evaluator.num_episodes) + has_weights * learner.num_learners) + 1
-    of_actors = num_actors * (_TENSORFLOW_MB if has_weights else _STEPPER_MB)
+    num_tables = 0 if is_central else learner.num_learners
+    num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1
+    of_actors = num_actors * (_TENSORFLOW_MB * has_weights + _STEPPER_MB * is_central)
     yield Part(
         "processes", _TENSORFLOW_MB * (num_learners + num_others) + of_actors,
         ("actor.num_actors", "learner.num_learners", "population.size"),
@@ -158,7 +160,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     num_kept = num_copies * sum(one.outputs for one in network)
     num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
     num_at_once = learner.batch_size * (learner.unroll_length + 1)
-    if not has_weights:  # batches of inference
+    if is_central:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
     yield Part(

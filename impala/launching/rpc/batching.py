@@ -32,7 +32,8 @@ class BatchedHandler:
     ):
         """See `BuildBatchedHandlerWrapper`."""
         if batch_size < 1 or max_parallelism < 1 or timeout_seconds < 0:
-            raise ValueError(f"{batch_size=}, {max_parallelism=} and {timeout_seconds=} of {name} must be positive")
+            numbers = f"{batch_size=}, {max_parallelism=} and {timeout_seconds=}"
+            raise ValueError(f"{numbers} of {name}; expected 1 or more, 1 or more, and no negative time")
         self.name = name
         self.batch_size = batch_size
         self._function = function
