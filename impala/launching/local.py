@@ -309,8 +309,12 @@ def _silent(processes: Processes | Threads, seconds: float) -> str | None:
 
 
 def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:
-    """Returns what each node does; while one with the weights saves, all of those do, since its peers wait for it."""
+    """Returns what each node does; while one with the weights saves, all of those do, since its peers wait for it.
+
+    A frozen process saves nothing: one that waits for a slow disk still sends signs of life.
+    """
     doing, heads = {name: node.doing for name, node in nodes.items()}, roles.heads(nodes)
+    doing |= {name: "running" for name in nodes if doing[name] == "saving" and nodes[name].is_frozen}
     return doing | dict.fromkeys(heads, "saving") if any(doing[name] == "saving" for name in heads) else doing
 
 

@@ -80,6 +80,12 @@ def test_who_starts_or_saves_may_be_silent_for_longer():
             assert _silent(SimpleNamespace(nodes=lambda: nodes, roles=Roles(ROLES)), 20.0) == found, (doing, seconds)
 
 
+def test_who_froze_while_it_saved_is_given_no_more_time_than_others():
+    frozen = {"learner/0": WELL._replace(doing="saving", silent_seconds=21.0, is_frozen=True), "actor/0": WELL}
+    assert _silent(SimpleNamespace(nodes=lambda: frozen, roles=Roles(ROLES)), 20.0) == "learner/0"
+    assert "nothing is heard of its process); after 300 s" in notices()(frozen)["learner/0 silent"]
+
+
 def test_what_was_wrong_with_a_node_that_ended_stays_so():
     find = notices()
     said = find({"actor/0": WELL._replace(silent_seconds=42.0), "table/0": WELL})

@@ -61,7 +61,7 @@ def faulty(tmp_path, monkeypatch):
 @pytest.mark.parametrize("first, name", [("table/0", "actor/0"), (None, "learner/0")])
 def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, first, name):
     """One that comes back in time is said to be well again."""
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 30)
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 25)
     said = Lines(process.stdout)
     wait_until_it_trains(tmp_path / "run", 5)
     if first:
