@@ -78,11 +78,10 @@ class Learner:
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
         tensors = {name: _tensor(value) for name, value in scheduled.items()}
-        if epsilon is not None:
-            self.optimizer.epsilon.assign(epsilon)
+        epsilon = None if epsilon is None else _tensor(epsilon)
         with naming_lost_peers() if self._group else contextlib.nullcontext():
             is_due = tf.convert_to_tensor(np.bool_(self.num_updates % _UNITS_PERIOD == 0))
-            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), tensors, is_due)
+            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), epsilon, tensors, is_due)
         self.num_updates += 1
         metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
         result = Result(self.num_updates, bool(applied), metrics, dict(zip(self._column_names, chunks.numpy())))
@@ -104,8 +103,13 @@ class Learner:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
-    def _step(self, batch: Chunk, learning_rate: tf.Tensor, scheduled: dict[str, tf.Tensor], is_due: tf.Tensor):
+    def _step(
+        self, batch: Chunk, learning_rate: tf.Tensor, epsilon: tf.Tensor | None, scheduled: dict[str, tf.Tensor],
+        is_due: tf.Tensor,
+    ):  # fmt: skip
         self.num_traces += 1  # runs while tracing only
+        if epsilon is not None:
+            self.optimizer.epsilon.assign(epsilon)
         loss, computed, metrics, columns = gradients.compute(
             self._forward, self._variables, self._loss, batch, scheduled, is_due
         )
