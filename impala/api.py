@@ -17,7 +17,7 @@ from impala import config as config_lib
 from impala import environments, lockstep
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
-from impala.nodes import parts, playing
+from impala.nodes import checking, playing
 
 # Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
 _VECTORS = {
@@ -79,7 +79,7 @@ class Impala:
         defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
         config = config_lib.build({}, defaults | chosen | (overrides or {}))
-        parts.check(config)
+        checking.check(config)
         self._begin(config, lag)
 
     def _begin(self, config: config_lib.Config, lag: int) -> None:
@@ -154,7 +154,7 @@ class Impala:
             config = config_lib.build(config_lib.as_data(config), {"environment.name": _name_of(environment)})
         if problem := _not_of_this_process(config.environment.name):
             raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
-        parts.check(config)
+        checking.check(config)
         agent._begin(config, state.get("lag", 0))
         # Read-only: a process may be training there, and only it may rename damaged checkpoints.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)

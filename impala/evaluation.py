@@ -13,7 +13,7 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     """Builds the run's network and restores its newest sound checkpoint, or its `best`; returns (network, state)."""
     from impala import agents
     from impala.learning import checkpoints
-    from impala.nodes.parts import check
+    from impala.nodes.checking import check
 
     network = agents.of(config).make_network(config, check(config))
     if best:  # saved without the optimizer

@@ -30,7 +30,7 @@ def export(folder: Path, output: Path) -> Path:
     """
     import tensorflow as tf
 
-    from impala.nodes.parts import check
+    from impala.nodes.checking import check
 
     if output.exists():
         raise config_lib.ConfigError([f"--output {output}: exists already; expected a new folder"])

@@ -27,12 +27,12 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
     """
     started = time.monotonic()
     from impala.launching import runs as runs_lib
-    from impala.nodes import estimates, parts
+    from impala.nodes import checking, estimates
 
     if not restart:
         config = runs_lib.as_begun(folder, config)
     with _answering(config):
-        spec = parts.check(config)
+        spec = checking.check(config)
     if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
@@ -132,8 +132,8 @@ def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict
 
         def on_tick():
             nodes = processes.nodes()
-            for name, node in nodes.items():
-                for words in node.facts.get("says", []):
+            for name in processes.names():  # also of one that has just ended
+                for words in processes.node(name).facts.get("says", []):
                     say_once(name + words, f"{members[name]}: {words}" if name in members else words)
             screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes, roles)))
 

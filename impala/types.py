@@ -5,8 +5,6 @@ k stacked frames (1 where observations are not stacked). Reverb signatures, zero
 `chunk_spec`, so that a field is described once.
 """
 
-import contextlib
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -226,31 +224,3 @@ class Weights(NamedTuple):
 
     version: int
     arrays: list
-
-
-class TimeAccount:
-    """Seconds that a loop spent in each of its parts: `with account.part("inference"): …`."""
-
-    def __init__(self):
-        self._seconds: dict[str, float] = {}
-        self._started = time.perf_counter()
-
-    @contextlib.contextmanager
-    def part(self, name: str):
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
-
-    def fractions(self) -> dict[str, float]:
-        """Returns each part's share of the time since the last call, and starts anew."""
-        now = time.perf_counter()
-        elapsed, self._started = max(now - self._started, 1e-9), now
-        shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
-        self._seconds = {}
-        return shares
-
-    def fraction(self, name: str) -> float:
-        """Returns the share of one part, and starts anew for all."""
-        return self.fractions().get(name, 0.0)

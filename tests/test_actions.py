@@ -5,7 +5,7 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
-from impala.nodes import parts
+from impala.nodes import checking
 from impala.types import ArraySpec, Continuous, EnvironmentSpec, MultiDiscrete, Step
 
 
@@ -70,10 +70,10 @@ def test_they_learn_to_follow(actions, at_first, target, core, correction):
 def test_corrections_of_discrete_actions_refuse_others(word):
     config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "loss.correction": word})
     with pytest.raises(config_lib.ConfigError, match=f"loss.correction: '{word}' is defined for discrete actions only"):
-        parts.check(config)
+        checking.check(config)
 
 
 def test_the_others_take_them():
     for word in ("none", "vtrace", "ppo_clip", "impact", "clear"):
         config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "loss.correction": word})
-        assert parts.check(config).actions == Continuous(1)
+        assert checking.check(config).actions == Continuous(1)

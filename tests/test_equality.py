@@ -11,7 +11,7 @@ from impala import lockstep
 from impala.agents import actor_critic
 from impala.config import Correction
 from impala.learning import optimizers
-from impala.nodes import parts
+from impala.nodes import checking, parts
 from impala.types import Origin
 
 T, B, SEED, NUM_UPDATES = 5, 4, 3, 30
@@ -81,7 +81,7 @@ def test_impala_seed_and_ga3c_are_one_number_and_a2c_is_it_too(name):
     for program in ("seed", "ga3c"):
         for one, other in zip(played(config(program, name))[0], impala, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=program)
-    start = actor_critic.make_network(config("impala", name), parts.check(config("impala", name))).trainable_variables
+    start = actor_critic.make_network(config("impala", name), checking.check(config("impala", name))).trainable_variables
     assert max(np.abs(a - b).max() for a, b in zip(impala, start)) > 0.01, "it moved"
     for one, other in zip(a2c(config("impala", name)), impala, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)

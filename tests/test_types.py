@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
+from impala.timing import TimeAccount
 from impala.types import (
     ArraySpec,
     Chunk,
     Discrete,
     EnvironmentSpec,
     Origin,
-    TimeAccount,
     chunk_spec,
     map_fields,
     num_bytes,

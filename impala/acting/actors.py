@@ -6,7 +6,8 @@ import numpy as np
 
 from impala.acting.chunks import Writer
 from impala.acting.policies import Policy
-from impala.types import Environment, Episode, Origin, Step, TimeAccount
+from impala.timing import TimeAccount
+from impala.types import Environment, Episode, Origin, Step
 
 _FIRST = Origin(run=0, actor=0, environment=0, incarnation=0, seq=0)
 

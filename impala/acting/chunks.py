@@ -8,7 +8,8 @@ import numpy as np
 
 from impala.acting.behaviours import Behaviour, sampled
 from impala.acting.policies import Decision
-from impala.types import Chunk, EnvironmentSpec, Origin, Step, TimeAccount, chunk_spec, map_fields
+from impala.timing import TimeAccount
+from impala.types import Chunk, EnvironmentSpec, Origin, Step, chunk_spec, map_fields
 
 Sink = Callable[[list[Chunk]], None]
 

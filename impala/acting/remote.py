@@ -10,7 +10,8 @@ import numpy as np
 from impala.acting.behaviours import Behaviour
 from impala.acting.chunks import check_finite
 from impala.acting.policies import Decision
-from impala.types import Chunk, EnvironmentSpec, Step, TimeAccount
+from impala.timing import TimeAccount
+from impala.types import Chunk, EnvironmentSpec, Step
 
 _SLICE_SECONDS = 0.2
 _LIFE_BITS = 42  # hold the milliseconds of 139 years

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from impala.acting.policies import Decision
-from impala.types import EnvironmentSpec, Origin, Step, TimeAccount
+from impala.timing import TimeAccount
+from impala.types import EnvironmentSpec, Origin, Step
 
 
 class Sink(Protocol):

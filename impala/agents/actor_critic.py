@@ -35,7 +35,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
     `on_cpu` keeps it in float32 whatever `network.bfloat16` says, as bfloat16 is slower there.
     """
     from impala import networks
-    from impala.losses.actor_critic import REWARD_CLIPPING
+    from impala.losses.rewards import REWARD_CLIPPING
 
     def make():
         network = config.network

@@ -26,7 +26,7 @@ from impala import agents
 from impala import config as config_lib
 from impala.bench import group, parts, schemes, serving, traffic, whole, windows
 from impala.nodes import estimates
-from impala.nodes.parts import check
+from impala.nodes.checking import check
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml

@@ -78,7 +78,7 @@ class EnvironmentConfig(Model):
 class NetworkConfig(Model):
     torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
     hidden_sizes: Sizes = (64, 64)  # of the MLP
-    normalisation: Literal["median", "mean", "plain", "raw"] = "median"  # of frames: networks/torsos.py
+    normalisation: Literal["median", "mean", "plain", "raw"] = "median"  # of frames: networks/features.py
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
     core_size: Size = 256  # units of the LSTM
     bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU

@@ -9,7 +9,8 @@ sampling. Ranges: α in [0, 1]; α_ρ ≤ α_c and c̄ ≤ ρ̄ are sufficient f
 
 import math
 
-from impala.corrections.targets import Targets, check_clips, check_lambda, checked, clipped_exp, weighted_td_targets
+from impala.corrections.checks import check_clips, check_lambda
+from impala.corrections.targets import Targets, checked, clipped_exp, weighted_td_targets
 
 
 def leaky_vtrace(

@@ -8,8 +8,8 @@ Fixed point: Q^π, guaranteed only for λ < (1 − γ) / (γ ε) with ε = max_x
 
 import tensorflow as tf
 
+from impala.corrections.checks import check_lambda
 from impala.corrections.q_targets import QTargets, q_targets
-from impala.corrections.targets import check_lambda
 
 
 def q_lambda(

@@ -6,8 +6,9 @@ Fixed point: Q^π for any μ and λ in [0, 1], a γ-contraction. On policy Retra
 terms E_π Q − Q(a), of mean zero. Range: λ in [0, 1].
 """
 
+from impala.corrections.checks import check_lambda
 from impala.corrections.q_targets import QTargets, q_targets
-from impala.corrections.targets import check_lambda, clipped_exp
+from impala.corrections.targets import clipped_exp
 
 
 def retrace(

@@ -5,7 +5,8 @@
 Fixed point: V^μ. λ = 1 is the n-step return, λ = 0 one step. Range: λ in [0, 1].
 """
 
-from impala.corrections.targets import Targets, check_lambda, weighted_td_targets
+from impala.corrections.checks import check_lambda
+from impala.corrections.targets import Targets, weighted_td_targets
 
 
 def td_lambda(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None, lambda_=1.0) -> Targets:

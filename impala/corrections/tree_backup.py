@@ -7,8 +7,8 @@ Fixed point: Q^π for any μ, which need not be known; it cuts traces even on po
 
 import tensorflow as tf
 
+from impala.corrections.checks import check_lambda
 from impala.corrections.q_targets import QTargets, q_targets
-from impala.corrections.targets import check_lambda
 
 
 def tree_backup(

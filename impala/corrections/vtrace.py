@@ -9,7 +9,8 @@ speed of contraction only. Ranges: ρ̄ ≥ c̄ ≥ 0, ρ̄_pg ≥ 0, λ in [0, 
 
 from typing import Literal
 
-from impala.corrections.targets import Targets, check_clips, check_lambda, clipped_exp, weighted_td_targets
+from impala.corrections.checks import check_clips, check_lambda
+from impala.corrections.targets import Targets, clipped_exp, weighted_td_targets
 
 
 def vtrace(

@@ -6,7 +6,8 @@ Fixed point: that of V-trace. In the policy gradient actions count as often as Î
 [0, 1].
 """
 
-from impala.corrections.targets import Targets, check_clips, check_lambda, clipped_exp, weighted_td_targets
+from impala.corrections.checks import check_clips, check_lambda
+from impala.corrections.targets import Targets, clipped_exp, weighted_td_targets
 
 
 def vtrace_unweighted_pg(

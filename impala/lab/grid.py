@@ -139,12 +139,12 @@ class Grid:
         yield from map(Block._make, itertools.product(grid.tasks, grid.schemes, grid.replay_fractions, grid.lags))
 
     def _errors(self, block: Block) -> list[str]:
-        from impala.nodes import parts
+        from impala.nodes import checking
 
         settings = itertools.product(self.config.learning_rates[:1], self.config.entropy_costs[:1])
         try:
             config = self.cell_config(Cell(SWEEP, *block, *next(settings), 0))
-            spec = parts.check(config)
+            spec = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
         num_updates = config.total_frames // (spec.frames_per_step * config.steps_per_update)

@@ -24,7 +24,7 @@ from impala.learning import gradients
 from impala.learning.weights import assign_weights
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
-from impala.nodes import parts
+from impala.nodes import checking
 from impala.types import Chunk, Weights
 
 
@@ -235,7 +235,7 @@ def run_study(
     batch = load_chunks(folder)
     trained, state = evaluation.load_network(Path(folder), config)
     newest = Weights(state["updates"], [variable.numpy() for variable in trained.trainable_variables])
-    network = actor_critic.make_network(_without_target(config), parts.check(config))
+    network = actor_critic.make_network(_without_target(config), checking.check(config))
     assign_weights(network.trainable_variables, newest)
     reference, truth = _on_policy(network, config, newest, num_chunks)
     lag = round(newest.version - float(np.mean(batch.weights_version)))

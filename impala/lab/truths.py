@@ -7,7 +7,7 @@ from impala.acting import policies
 from impala.agents.actor_critic import make_behaviour
 from impala.config import Config
 from impala.environments import river_swim
-from impala.losses.actor_critic import REWARD_CLIPPING
+from impala.losses.rewards import REWARD_CLIPPING
 from impala.nodes import parts
 
 

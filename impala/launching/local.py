@@ -71,6 +71,10 @@ class Processes:
     def log(self, name: str) -> Path:
         return self._logs / name
 
+    def names(self) -> list[str]:
+        """Returns the names of all nodes."""
+        return list(self.by_name)
+
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node whose process has not ended."""
         return {name: self.node(name) for name, process in self.by_name.items() if process.poll() is None}
@@ -197,6 +201,10 @@ class Threads:
             for label, workers in manager._active_workers.items()
             for index, worker in enumerate(workers)
         }
+
+    def names(self) -> list[str]:
+        """Returns the names of all nodes."""
+        return list(self._futures)
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node that has not returned."""

@@ -8,17 +8,9 @@ import tensorflow as tf
 from impala.corrections import Targets
 from impala.distributions import CATEGORICAL, Distribution
 from impala.losses import telemetry
+from impala.losses.rewards import REWARD_CLIPPING
 
 Loss = Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]
-
-REWARD_CLIPPING = {
-    "none": lambda reward: reward,
-    "abs_one": lambda reward: tf.clip_by_value(reward, -1.0, 1.0),
-    # Optimistic asymmetric clipping, for DMLab-30: as in IMPALA's figure D.1, and as its published code computes it.
-    "soft_asymmetric": lambda reward: 0.3 * tf.minimum(tf.tanh(reward), 0.0) + 5.0 * tf.maximum(tf.tanh(reward), 0.0),
-    "soft_asymmetric_code": lambda reward: 5.0 * tf.tanh(reward / 5.0) * tf.where(reward < 0.0, 0.3, 1.0),
-}
-
 
 class Rows(NamedTuple):
     """What a term of the loss may look at: every transition's distributions and values.
@@ -80,7 +72,7 @@ def actor_critic(
       distribution: over the actions; the network's.
       discount: γ.
       baseline_cost, entropy_cost: weights of the value loss and of the entropy bonus.
-      reward_clipping: a name of `REWARD_CLIPPING`.
+      reward_clipping: a name of `rewards.REWARD_CLIPPING`.
       reduction: "sum" as in the paper, whose learning rate, clip norm and RMSProp ε assume it, or "mean".
       clip_rho, clip_c: ρ̄ and c̄ that telemetry counts ratios against.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from impala.losses.actor_critic import REWARD_CLIPPING
+from impala.losses.rewards import REWARD_CLIPPING
 
 
 def huber(error: tf.Tensor, threshold: float = 1.0) -> tf.Tensor:
@@ -36,7 +36,7 @@ def q_learning(
       error: of the TD errors [B].
       double: see above.
       discount: γ.
-      reward_clipping: a name of `losses.actor_critic.REWARD_CLIPPING`.
+      reward_clipping: a name of `losses.rewards.REWARD_CLIPPING`.
       reduction: "sum", which DQN's learning rate and RMSProp ε assume, or "mean".
 
     Returns:

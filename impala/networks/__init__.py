@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from impala.networks import cores, torsos
 from impala.networks.actor_critic import ActorCritic, Outputs
+from impala.networks.features import Torso
 from impala.networks.popart import PopArt
 from impala.networks.target import WithTarget
 from impala.types import EnvironmentSpec
@@ -30,7 +31,7 @@ def make(
     """Makes a network for `environment` by the names of its torso and core, the same for the same seed.
 
     Args:
-      normalisation: of frames, a name of `torsos.NORMALISATIONS`.
+      normalisation: of frames, a name of `features.NORMALISATIONS`.
       core: "none" or "lstm" with `core_size` units, which is fed the last reward through `clip_reward`.
       popart_step: of PopArt's moments for each of `num_tasks`; None for plain values.
     """
@@ -44,7 +45,7 @@ def make(
 
 
 def with_heads(
-    torso: torsos.Torso, environment: EnvironmentSpec, *, core=None, popart: PopArt | None = None, seed: int = 0
+    torso: Torso, environment: EnvironmentSpec, *, core=None, popart: PopArt | None = None, seed: int = 0
 ) -> ActorCritic:
     """Puts heads for `environment` on any torso, or on a core behind it, and creates all variables."""
     shape, dtype = environment.observation

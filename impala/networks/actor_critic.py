@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala import distributions
+from impala.networks.features import Features, Torso
 from impala.networks.popart import PopArt
-from impala.networks.torsos import Features, Torso
 from impala.types import Actions
 
 
@@ -25,7 +25,7 @@ class ActorCritic(tf.Module):
 
     With `popart` there is a value for each of its tasks, normalised by the moments that it keeps.
 
-    A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F], or `torsos.Features`,
+    A torso is any callable (observation [n+k−1, B, …], is_first [n, B]) → features [n·B, F], or `features.Features`,
     which also hold the activations of hidden layers. It is a `tf.Module`, so that its variables are found.
     """
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala.networks import torsos
+from impala.networks.features import Features, Torso
 from impala.networks.target import Pair
-from impala.networks.torsos import Features, Torso
 from impala.types import EnvironmentSpec
 
 _STREAM_UNITS = 512  # of a dueling stream's hidden layer

@@ -6,12 +6,13 @@ import queue
 from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
-from impala.nodes.learner_node import LearnerNode, WithLearner
+from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
+from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec, Episode, Origin, Step
 
 

@@ -51,33 +51,12 @@ def from_tables(place: Place, table):
     )  # fmt: skip
 
 
-def from_replay(place: Place, table):
-    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
-    from impala.replay import checks, windows
-
-    config, run, replay = place.config, place.run, place.config.replay
-    origins = checks.Source(
-        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
-        outlives_launches=True,
-    )  # fmt: skip
-    spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
-    return windows.Windows(
-        table,
-        size=replay.size,
-        min_size=replay.min_size,
-        batch_size=config.learner.batch_size,
-        checks=checks.Checks(spec, place.spec.actions, origins, place.num_updates),
-        num_prefetched=config.num_prefetched_batches,
-        device=place.device,
-    )
-
-
 def from_memory(place: Place, queue):
     """Makes the source of chunks that are written in the learner's own process."""
-    from impala.replay import sources
+    from impala.replay.memory_source import Memory
 
     learner = place.config.learner
-    return sources.Memory(queue, batch_size=learner.batch_size // learner.num_learners, **_of_feeder(place))
+    return Memory(queue, batch_size=learner.batch_size // learner.num_learners, **_of_feeder(place))
 
 
 def _of_feeder(place: Place) -> dict:

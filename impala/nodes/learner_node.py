@@ -235,34 +235,3 @@ class LearnerNode:
         self._has_copied = True  # set first: a failed restore may have copied a part
         with self._publisher.updating():
             return other.restore(report=logging.warning, read_only=True) or {}
-
-
-class WithLearner:
-    """The RPCs of a node that holds a `LearnerNode` and does more."""
-
-    RPCS = LearnerNode.RPCS
-    learning: LearnerNode
-
-    def get_weights(self, newer_than: int) -> tuple[int, list]:
-        """See `LearnerNode`."""
-        return self.learning.get_weights(newer_than)
-
-    def frames(self) -> int:
-        """See `LearnerNode`."""
-        return self.learning.frames()
-
-    def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
-        """See `LearnerNode`."""
-        self.learning.report(actor, number, shares, episodes)
-
-    def evaluated(self, mean: float) -> None:
-        """See `LearnerNode`."""
-        self.learning.evaluated(mean)
-
-    def status(self) -> dict[str, Any]:
-        """See `LearnerNode`."""
-        return self.learning.status()
-
-    def run(self) -> None:
-        """See `LearnerNode`."""
-        self.learning.run()

@@ -1,13 +1,11 @@
 """From a configuration to the stations around an agent: what nodes, lockstep and evaluation share."""
 
-import traceback
 from collections.abc import Callable
 
 import numpy as np
 
-from impala import agents
-from impala.config import Config, ConfigError
-from impala.types import EnvironmentSpec, Origin
+from impala.config import Config
+from impala.types import Origin
 
 
 def make_environment(
@@ -21,65 +19,6 @@ def make_environment(
         environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
         action_set=environment.action_set, num_threads=num_threads, with_picture=with_picture,
     )  # fmt: skip
-
-
-def check(config: Config) -> EnvironmentSpec:
-    """Returns the environments' spec, after checks that `config` cannot make: that all exists here and fits together.
-
-    Every environment is played for a few steps.
-
-    Raises:
-      ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
-        alike, the torso does not take their observations, or the correction their actions.
-    """
-    from impala import environments
-
-    tasks, specs = config.environment.tasks, []
-    if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
-        raise ConfigError(problems)
-    for index in range(len(tasks)):
-        specs.append(_try_environment(config, index))
-    _check_alike(specs)
-    agents.of(config).check(config, specs[0])
-    return specs[0]._replace(name=", ".join(tasks))
-
-
-def _try_environment(config: Config, task: int) -> EnvironmentSpec:
-    from impala import environments
-
-    name = config.environment.tasks[task]
-    try:
-        environment = make_environment(config, task=task)
-    except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
-    try:
-        fault = environments.fault(environment)
-    except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} fails when it is played: {_told(error)}"]) from None
-    finally:
-        environment.close()
-    if fault:
-        raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
-    return environment.spec
-
-
-def _told(error: Exception) -> str:
-    """Returns an error and the line that raised it: the user has to fix the environment."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-
-
-def _check_alike(specs: list[EnvironmentSpec]) -> None:
-    for other in specs[1:]:
-        for field in ("actions", "observation", "num_stacked", "frames_per_step"):
-            one_has, other_has = getattr(specs[0], field), getattr(other, field)
-            if one_has != other_has:
-                are_games = all(spec.name.startswith("atari:") for spec in (specs[0], other))
-                remedy = "environment.action_set: full" if field == "actions" and are_games else "tasks that are alike"
-                raise ConfigError([
-                    f"environment.name: one network cannot play {specs[0].name} with {field} {one_has} and "
-                    f"{other.name} with {other_has}; expected {remedy}"
-                ])  # fmt: skip
 
 
 def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:

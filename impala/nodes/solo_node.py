@@ -2,11 +2,12 @@
 
 from impala import agents
 from impala.config import Config
-from impala.nodes import feeding
-from impala.nodes.learner_node import LearnerNode, WithLearner
+from impala.nodes.feeding import Place
+from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
+from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec, Origin
 
 _YIELDS = 20  # of the acting loop in one turn of its thread
@@ -21,7 +22,7 @@ class SoloNode(WithLearner):
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
         self._config, self._spec, self._run = config, spec, run
-        self.learning = learning = LearnerNode(config, spec, run, make_source=feeding.from_replay, table=table)
+        self.learning = learning = LearnerNode(config, spec, run, make_source=from_replay, table=table)
         from impala.acting import actors, policies
         from impala.replay import sources, tables
 
@@ -105,3 +106,24 @@ class SoloNode(WithLearner):
         finally:
             if self._crew is not None:
                 self._crew.close()
+
+
+def from_replay(place: Place, table):
+    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
+    from impala.replay import checks, windows
+
+    config, run, replay = place.config, place.run, place.config.replay
+    origins = checks.Source(
+        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
+        outlives_launches=True,
+    )  # fmt: skip
+    spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
+    return windows.Windows(
+        table,
+        size=replay.size,
+        min_size=replay.min_size,
+        batch_size=config.learner.batch_size,
+        checks=checks.Checks(spec, place.spec.actions, origins, place.num_updates),
+        num_prefetched=config.num_prefetched_batches,
+        device=place.device,
+    )

@@ -9,12 +9,13 @@ import numpy as np
 from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
-from impala.nodes.learner_node import LearnerNode, WithLearner
+from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import make_actor
 from impala.nodes.random_walk import RandomWalk
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
+from impala.nodes.with_learner import WithLearner
 from impala.types import Chunk, EnvironmentSpec, Origin
 
 _SLICE_SECONDS, _TAKE_SECONDS = 0.5, 0.1  # of waits for an agent's turn, and for chunks

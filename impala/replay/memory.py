@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from impala.types import Chunk, TimeAccount
+from impala.timing import TimeAccount
+from impala.types import Chunk
 
 
 class MemoryQueue:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from impala.replay import datasets, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
-from impala.replay.memory import MemoryQueue
 from impala.types import Chunk
 
 
@@ -108,22 +107,6 @@ class Tables(Fed):
 
     def status(self) -> dict[str, Any]:
         return {"full_replay_mb": self._memory and self._memory.full_mb}
-
-
-class Memory(Fed):
-    """Chunks of a queue in this process.
-
-    Args:
-      queue: `MemoryQueue`.
-      feeder: arguments of `datasets.Feeder`.
-    """
-
-    def __init__(self, queue: MemoryQueue, **feeder):
-        super().__init__(lambda: datasets.Feeder(queue.chunks, **feeder))
-        self._queue = queue
-
-    def fill(self) -> float:
-        return self._queue.fill()
 
 
 def info_of(client, table: str):

@@ -34,8 +34,8 @@ MUTATIONS = [
     ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(tf.maximum(log_rho, math.log(clip)))"),
     ("corrections/targets.py", "tf.exp(tf.minimum(log_rho, math.log(clip)))", "tf.exp(log_rho)"),
     ("corrections/targets.py", "if clip == 0.0:", "if clip == -1.0:"),
-    ("corrections/targets.py", "if clip_c > clip_rho and", "if clip_c < clip_rho and"),
-    ("corrections/targets.py", "if not 0.0 <= lambda_ <= 1.0:", "if not 0.0 <= lambda_:"),
+    ("corrections/checks.py", "if clip_c > clip_rho and", "if clip_c < clip_rho and"),
+    ("corrections/checks.py", "if not 0.0 <= lambda_ <= 1.0:", "if not 0.0 <= lambda_:"),
     ("corrections/none.py", "c_tm1=1.0", "c_tm1=0.9"),
     ("corrections/none.py", "rho_tm1=1.0, c", "rho_tm1=1.1, c"),
     ("corrections/one_step_is.py", 'clipped_exp(log_rho_tm1, clip_pg, "clip_pg")', "1.0"),
@@ -121,6 +121,15 @@ MUTATIONS = [
     ("losses/telemetry.py", "valid_t * (1.0 - rows.is_replayed)", "valid_t"),
     ("losses/telemetry.py", "exclusive=True", "exclusive=False"),
     ("losses/telemetry.py", "variance(target_tm1 - v_tm1)", "variance(v_tm1)"),
+    ("losses/q_learning.py", "outputs.q_t if double else outputs.target_q_t", "outputs.target_q_t if double else outputs.q_t"),
+    ("losses/q_learning.py", "tf.gather(outputs.target_q_t, best", "tf.gather(outputs.q_t, best"),
+    ("losses/q_learning.py", "tf.stop_gradient(rewards + discounts * bootstrap)", "rewards + discounts * bootstrap"),
+    ("losses/q_learning.py", "exclusive=True", "exclusive=False"),
+    ("losses/q_learning.py", "tf.where(is_valid > 0.0, discount_t, tf.ones_like(discount_t))", "discount_t"),
+    ("losses/q_learning.py", "is_valid * before * r_t", "before * r_t"),
+    ("losses/q_learning.py", "discount * batch.discount_t", "batch.discount_t"),
+    ("losses/q_learning.py", "REWARD_CLIPPING[reward_clipping](batch.r_t)", "batch.r_t"),
+    ("losses/rewards.py", "tf.clip_by_value(reward, -1.0, 1.0)", "reward"),
 ]  # fmt: skip
 
 

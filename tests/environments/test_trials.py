@@ -12,7 +12,7 @@ import pytest
 from impala import config as config_lib
 from impala import environments
 from impala.environments import trials
-from impala.nodes import parts
+from impala.nodes import checking
 from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Step
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ gymnasium.register("ImpalaTests/Announced-v0", Announced)
 def line_of_check(**overrides):
     config = config_lib.build({}, {"environment.name": "ImpalaTests/Announced-v0", "network.torso": "mlp"} | overrides)
     with pytest.raises(config_lib.ConfigError) as caught:
-        parts.check(config)
+        checking.check(config)
     (line,) = caught.value.lines
     return line
 
@@ -64,7 +64,7 @@ def test_what_gymnasium_would_hide_is_named(monkeypatch, recwarn, returned, expe
     monkeypatch.setattr(Announced, "returned", GOOD | returned)
     if expected is None:
         environments.make("ImpalaTests/Announced-v0", num_environments=1)
-        assert parts.check(config_lib.build({}, {"environment.name": "ImpalaTests/Announced-v0", "network.torso": "mlp"}))
+        assert checking.check(config_lib.build({}, {"environment.name": "ImpalaTests/Announced-v0", "network.torso": "mlp"}))
         return
     prefix = "environment.name: 'ImpalaTests/Announced-v0' does not return what it announces: "
     assert line_of_check().startswith(prefix + expected)

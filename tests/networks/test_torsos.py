@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from impala import networks
-from impala.networks import frames, torsos
+from impala.networks import atari_torso, features, frames
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 ATARI = EnvironmentSpec("atari:x", ArraySpec((84, 84), np.uint8), actions=Discrete(6), num_stacked=4)
@@ -28,8 +28,8 @@ def random_input(spec, n=3, b=2, seed=0):
 @pytest.mark.parametrize("size, block", [(8, 4), (4, 4), (4, 2)])
 def test_block_conv_and_its_gradient_equal_an_ordinary_convolutions(size, block, n, is_static):
     """The same kernel on stacked planes: Keras' Conv2D with stride `block`."""
-    build = torsos._Builder(itertools.count(5), "float32")
-    layer = torsos.BlockConv(16, size, block, 4, 1 / 255, build)
+    build = features.Builder(itertools.count(5), "float32")
+    layer = atari_torso.BlockConv(16, size, block, 4, 1 / 255, build)
     layer.bias.assign(np.random.default_rng(2).normal(size=16))
     keras = tf.keras.layers.Conv2D(16, size, block, activation="relu")
     observation, is_first = random_input(ATARI, n)
@@ -180,10 +180,10 @@ def test_frames_are_each_less_their_own_level_and_what_is_older_than_the_episode
     np.testing.assert_allclose(one[1:], other[1:], atol=1e-4)
 
 
-@pytest.mark.parametrize("normalisation", torsos.NORMALISATIONS)
+@pytest.mark.parametrize("normalisation", features.NORMALISATIONS)
 def test_the_first_layer_is_a_convolution_of_what_the_normalisation_says(normalisation):
     """By `Conv2D` on planes that NumPy normalised, the plane that is older than its episode zero."""
-    level, scale = torsos.NORMALISATIONS[normalisation]
+    level, scale = features.NORMALISATIONS[normalisation]
     observation, is_first = random_input(ATARI, n=3, b=2)
     network = networks.make(ATARI, torso="shallow", normalisation=normalisation)
     (kernel,) = (v for v in network.trainable_variables if v.shape == (8, 8, 4, 16))

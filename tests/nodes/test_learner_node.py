@@ -12,7 +12,7 @@ import tensorflow as tf
 from impala import config as config_lib
 from impala.agents import actor_critic
 from impala.learning import checkpoints
-from impala.nodes import feeding, parts
+from impala.nodes import checking, feeding
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
 from impala.types import Origin, chunk_spec, zeros
@@ -29,7 +29,7 @@ def make_node(tmp_path, monkeypatch):
 
     def make(error):
         run, queue = Run(tmp_path, os.getpid(), time.monotonic(), 0), SimpleNamespace(fill=lambda: 0.0)
-        spec = parts.check(config)
+        spec = checking.check(config)
         queue.chunks = lambda: chunks_that_end_with(error, 7, chunk_spec(spec, config.learner.unroll_length))
         return LearnerNode(config, spec, run, make_source=lambda place: feeding.from_memory(place, queue))
 
@@ -48,7 +48,7 @@ def test_whatever_ends_a_learner_its_last_whole_update_is_saved(make_node, tmp_p
         node.run()
     assert node.learner.num_updates == 3
     assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 3
-    kept = actor_critic.make_network(node._config, parts.check(node._config))
+    kept = actor_critic.make_network(node._config, checking.check(node._config))
     optimizer = actor_critic.make_learner(node._config, kept).optimizer
     checkpoints.Checkpoints(tmp_path / "checkpoints", network=kept, optimizer=optimizer).restore()
     for mine, theirs in zip(kept.trainable_variables, node.learner.network.trainable_variables):

@@ -10,7 +10,7 @@ import pytest
 
 from impala import config as config_lib
 from impala.acting.remote import Refused
-from impala.nodes import parts, trainer_node
+from impala.nodes import checking, trainer_node
 from impala.nodes.run import Run
 from impala.types import chunk_spec, zeros
 from tests.programs.running import interrupted_and_resumed, rows
@@ -76,7 +76,7 @@ def test_an_agent_with_other_spaces_is_refused_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(lp, "stop_event", threading.Event)
     config = config_lib.load("configs/ga3c_catch.yaml")
-    spec = parts.check(config)
+    spec = checking.check(config)
     node = trainer_node.TrainerNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0))
     window, is_first = np.zeros((1, 16, *spec.observation.shape), spec.observation.dtype), np.ones((1, 16), bool)
     assert node.predict((0,), 0, window, is_first)[0].shape == (16, 3)

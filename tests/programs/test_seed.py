@@ -11,7 +11,7 @@ from impala import config as config_lib
 from impala.acting.remote import LaneId, new_life
 from impala.agents import actor_critic
 from impala.learning.weights import assign_weights
-from impala.nodes import central_node, parts
+from impala.nodes import central_node, checking, parts
 from impala.nodes.run import Run
 from tests.programs.running import interrupted_and_resumed, rows
 
@@ -66,7 +66,7 @@ def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch)
     config = config_lib.load("configs/seed_catch.yaml", {
         "learner.unroll_length": 4, "learner.batch_size": 8, "learner.learning_rate": 3e-3, "record_chunks": 100,
     })  # fmt: skip
-    node = central_node.CentralNode(config, parts.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    node = central_node.CentralNode(config, checking.check(config), Run(tmp_path, os.getpid(), time.monotonic(), 0))
     environment, lane = parts.make_environment(config, 16), LaneId(0, 0, new_life(0))
     weights, step = {0: node.learning.learner.weights()}, environment.reset(0)
     for number in range(60):
@@ -77,7 +77,7 @@ def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch)
             weights[node.learning.learner.num_updates] = node.learning.learner.weights()
     chunks = [np.load(path) for path in sorted((tmp_path / "chunks").glob("*.npz"))]
     seen = set()
-    network = actor_critic.make_network(config, parts.check(config))
+    network = actor_critic.make_network(config, checking.check(config))
     for chunk in chunks:
         for t, version in enumerate(chunk["weights_version"].tolist()):
             errors = {}

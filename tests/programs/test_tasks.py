@@ -5,7 +5,7 @@ import pytest
 
 from impala import config as config_lib
 from impala.monitoring.logs import read_csv
-from impala.nodes import parts
+from impala.nodes import checking
 from tests.programs import running
 
 GAMES = ["atari:pong", "atari:boxing", "atari:breakout"]
@@ -52,12 +52,12 @@ def test_what_does_not_fit_is_refused(overrides, words):
 def test_tasks_that_are_not_alike_are_refused(names, words):
     config = build(environment__name=names, actor__num_lanes=6, network__torso="mlp" if names[0] == "catch" else "shallow")
     with pytest.raises(config_lib.ConfigError) as caught:
-        parts.check(config)
+        checking.check(config)
     assert words in str(caught.value) and len(caught.value.lines) == 1 + ("atari:pomg" in names)
 
 
 def test_the_full_action_set_unites_games():
-    spec = parts.check(build(environment__action_set="full"))
+    spec = checking.check(build(environment__action_set="full"))
     assert spec.actions.num_actions == 18 and spec.name == ", ".join(GAMES)
 
 

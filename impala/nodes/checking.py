@@ -1,0 +1,67 @@
+"""Whether what a configuration names exists on this machine and fits together: asked before any process starts."""
+
+import traceback
+
+from impala import agents
+from impala.config import Config, ConfigError
+from impala.nodes.parts import make_environment
+from impala.types import EnvironmentSpec
+
+
+def check(config: Config) -> EnvironmentSpec:
+    """Returns the environments' spec, after checks that `config` cannot make: that all exists here and fits together.
+
+    Every environment is played for a few steps.
+
+    Raises:
+      ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
+        alike, the torso does not take their observations, or the correction their actions.
+    """
+    from impala import environments
+
+    tasks, specs = config.environment.tasks, []
+    if problems := [problem for name in tasks if (problem := environments.check_name(name))]:
+        raise ConfigError(problems)
+    for index in range(len(tasks)):
+        specs.append(_try_environment(config, index))
+    _check_alike(specs)
+    agents.of(config).check(config, specs[0])
+    return specs[0]._replace(name=", ".join(tasks))
+
+
+def _try_environment(config: Config, task: int) -> EnvironmentSpec:
+    from impala import environments
+
+    name = config.environment.tasks[task]
+    try:
+        environment = make_environment(config, task=task)
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+    try:
+        fault = environments.fault(environment)
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"environment.name: {name!r} fails when it is played: {_told(error)}"]) from None
+    finally:
+        environment.close()
+    if fault:
+        raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
+    return environment.spec
+
+
+def _told(error: Exception) -> str:
+    """Returns an error and the line that raised it: the user has to fix the environment."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+
+
+def _check_alike(specs: list[EnvironmentSpec]) -> None:
+    for other in specs[1:]:
+        for field in ("actions", "observation", "num_stacked", "frames_per_step"):
+            one_has, other_has = getattr(specs[0], field), getattr(other, field)
+            if one_has != other_has:
+                are_games = all(spec.name.startswith("atari:") for spec in (specs[0], other))
+                remedy = "environment.action_set: full" if field == "actions" and are_games else "tasks that are alike"
+                raise ConfigError([
+                    f"environment.name: one network cannot play {specs[0].name} with {field} {one_has} and "
+                    f"{other.name} with {other_has}; expected {remedy}"
+                ])  # fmt: skip
