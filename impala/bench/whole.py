@@ -47,14 +47,12 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
     seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
     steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
-    lags = ("replay_lag_mean",) if config.replays_alone else ("lag_mean",)
-    columns = {name: name for name in lags}
-    columns |= dict(learner_wait="learner_wait_fraction", actor_blocked="actor_blocked_fraction")
+    mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
+    lag = "replay_lag_mean" if config.replays_alone else "lag_mean"
     return dict(
-        train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
-        rss_mb=max(float(row["rss_mb"]) for row in rows),
-        **{name: statistics.fmean(float(row[c]) for row in rows if row[c]) for name, c in columns.items()},
-    ) | _answers(rows)  # fmt: skip
+        train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps, learner_wait=mean("learner_wait_fraction"),
+        actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
+    ) | {lag: mean(lag)} | _answers(rows)  # fmt: skip
 
 
 def _answers(rows: list[dict[str, str]]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 Three properties of the checkpointer (dm-reverb 0.14) shape this file. It removes whatever else lies in its folder, so
 it has a folder to itself. Tables that it reads back keep their sizes and rate limiters, whatever the configuration now
 says, so the folder is named after the settings that its tables were made with. And it silently ignores a copy that
-lacks a file, so such a copy is removed, and the user told.
+lacks a file, so such a copy is removed, and the user told. A copy that it cannot read is moved aside.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Keeper:
         self._folder = folder / hashlib.sha256(settings.encode()).hexdigest()[:12]
 
     def serve(self, make_tables: Callable[[], Sequence], port: int):
-        """Returns (`reverb.Server`, lines that tell the user which copies were removed)."""
+        """Returns (`reverb.Server`, lines that tell the user which copies were not used)."""
         import reverb
         from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
@@ -42,8 +42,7 @@ class Keeper:
         try:
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
         except Exception as error:  # RuntimeError, ValueError: whatever Reverb raises for a damaged file
-            reason = str(error).strip().splitlines()[0][:200]
-            words.append(self._remove(self._folder, f"it cannot be read ({reason})"))
+            words.append(self._move_aside(_line(error)))
             self._folder.mkdir()
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
         return server, words
@@ -55,13 +54,21 @@ class Keeper:
             path = Path(server.localhost_client().checkpoint())
             error = "" if _is_whole(path) else f"{path} lacks a file"
         except Exception as failure:  # a full disk is an IndexError
-            error = str(failure).strip().splitlines()[0][:200]
+            error = _line(failure)
         if error:
             logging.error("the tables could not be copied to disk: %s", error)
             self._remove_broken()
         else:
             logging.info("copied the tables to %s in %.1f s", path, time.monotonic() - started)
         return error
+
+    def _move_aside(self, reason: str) -> str:
+        aside = self._all.with_name(f"{self._all.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)  # an older one
+        self._folder.rename(aside)
+        words = f"the copy of the replay table cannot be read ({reason}); it lies in {aside} now"
+        logging.warning(words)
+        return words
 
     def _remove_broken(self) -> list[str]:
         broken = [folder for folder in _folders(self._folder) if not _is_whole(folder)]
@@ -72,6 +79,10 @@ class Keeper:
         words = f"a copy of the replay table was removed: {reason}"
         logging.warning("%s: %s", folder, words)
         return words
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _is_whole(copy: Path) -> bool:

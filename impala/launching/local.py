@@ -77,7 +77,7 @@ class Processes:
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node whose process has not ended."""
-        return {name: self.node(name) for name, process in self.by_name.items() if process.poll() is None}
+        return {name: self.node(name) for name in self.left()}
 
     def node(self, name: str) -> beats.Node:
         """Returns what was last known of a node."""
@@ -123,6 +123,10 @@ class Processes:
     def _is_saving(self, name: str) -> bool:
         node = self.node(name)
         return node.doing == "saving" and not node.is_frozen and self.by_name[name].poll() is None
+
+    def left(self) -> list[str]:
+        """Returns the names of the nodes whose processes have not ended."""
+        return [name for name, process in self.by_name.items() if process.poll() is None]
 
     def kill(self) -> None:
         """Ends every process at once."""
@@ -208,7 +212,7 @@ class Threads:
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node that has not returned."""
-        return {name: self.node(name) for name, future in self._futures.items() if not future.done()}
+        return {name: self.node(name) for name in self.left()}
 
     def node(self, name: str) -> beats.Node:
         """Returns what was last known of a node."""
@@ -224,14 +228,19 @@ class Threads:
         return {name: self.node(name).facts.get("status", 0) for name in done}
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
-        """Asks all nodes to stop and waits for them."""
+        """Asks all nodes to stop and waits for them; for those with the weights longer than for others."""
         self._manager.stop_event().set()
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and not should_kill():
-            if all(future.done() for future in self._futures.values()):  # all: if one failed, the learner still saves
-                time.sleep(0.2)  # lets their last signs of life arrive
+        began = time.monotonic()
+        while (left := self.left()) and not should_kill():  # if one failed: the learner still saves
+            patience = GRACE_SECONDS if self.roles.heads(left) else _HANGING_SECONDS
+            if time.monotonic() - began > patience:
                 return
             time.sleep(0.05)
+        time.sleep(0.2)  # for the facts that they sent last
+
+    def left(self) -> list[str]:
+        """Returns the names of the nodes that have not returned: only the end of the process ends them."""
+        return [name for name, future in self._futures.items() if not future.done()]
 
     def kill(self) -> None:
         """Does nothing: a thread ends with its process."""

@@ -169,11 +169,16 @@ def finish(status: int = 0, words: str = "") -> None:
         pulse.note(last_words=words[:_MAX_WORDS], status=status)
         pulse.send()
     if os.environ.get(NODE_VARIABLE):
-        with contextlib.suppress(OSError):  # a full disk
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
+        flush()
         os._exit(status)
+
+
+def flush() -> None:
+    """Writes what was logged and printed, before `os._exit`, which would not; a full disk loses it."""
+    with contextlib.suppress(OSError):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def hide_gpus() -> None:

@@ -16,7 +16,8 @@ from impala.types import ArraySpec, Discrete, EnvironmentSpec
 CATCH = config_lib.load("configs/catch.yaml")
 
 
-PARTS = bench._PARTS | bench._TABLE
+DQN = config_lib.load("configs/dqn_catch.yaml")
+PARTS = bench.parts_of(CATCH)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,22 @@ def test_a_part_alone(alone, name):
     assert alone(PARTS[name], CATCH, 0.3) > 10
 
 
+@pytest.mark.parametrize("name", bench.parts_of(DQN))
+def test_a_part_of_a_program_that_replays_alone(alone, name):
+    assert alone(bench.parts_of(DQN)[name], DQN, 0.3) > 10
+
+
+def test_every_program_has_its_parts():
+    assert list(bench.parts_of(CATCH)) == ["env", "inference", "learner", "table"]
+    assert list(bench.parts_of(DQN)) == ["env", "inference", "learner", "insert", "sample"]
+    assert list(bench.parts_of(config_lib.load("configs/seed_catch.yaml"))) == ["env", "inference", "learner"]
+
+
+def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for():
+    """A step is drawn four times, so a batch of 32 windows is the share of eight steps."""
+    assert (DQN.learner.batch_size, DQN.replay.samples_per_insert, DQN.steps_per_update) == (32, 4.0, 8.0)
+
+
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
 def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
@@ -47,10 +64,12 @@ def test_central_inference_alone(alone, program):
 def test_bytes_per_frame_by_hand():
     """Pong's frames are 7,056 bytes; four of them an agent step, T = 20 and k = 4, 32 environments an actor."""
     spec = EnvironmentSpec("pong", ArraySpec((84, 84), np.uint8), Discrete(6), num_stacked=4, frames_per_step=4)
-    impala, seed, ga3c = (
+    impala, seed, ga3c, dqn = (
         traffic.bytes_per_frame(config_lib.load(f"configs/{name}.yaml"), spec, 1000)
-        for name in ("pong", "seed_pong", "ga3c_pong")
+        for name in ("pong", "seed_pong", "ga3c_pong", "dqn_pong")
     )
+    # A step: frame, is_first, action, reward, discount, weights version, origin of six numbers. Eight windows of five frames.
+    assert dqn["steps"] == (7056 + 1 + 4 + 4 + 4 + 8 + 6 * 8) / 4 and dqn["windows"] == pytest.approx(8 * 5 * 7056 / 4, rel=0.01)
     assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 8) / 4}
     assert ga3c["observations"] == (4 * 7056 + 1) / 4 and ga3c["answers"] == (24 + 4 + 8) / 4
     assert impala["weights"] == 4000 / (20 * 32) / 4
@@ -71,8 +90,9 @@ def test_two_programs_are_compared_in_turn_and_told_in_frames(monkeypatch, capsy
     assert "pong: 800 frames/s" in said and "seed runs at 60 % of pong" in said
 
 
-def test_lockstep_on_one_core(alone):
-    assert alone(whole.lockstep_rate, CATCH, 0.5) > 100
+@pytest.mark.parametrize("config", [CATCH, DQN], ids=["catch", "dqn_catch"])
+def test_lockstep_on_one_core(alone, config):
+    assert alone(whole.lockstep_rate, config, 0.5) > 100
 
 
 def test_every_scheme_has_a_share(alone):

@@ -51,18 +51,19 @@ def test_a_server_begins_with_what_was_copied_last(tmp_path):
 
 
 @pytest.mark.parametrize("spoil, said", [
-    (lambda copy: (copy / "items.tfrecord").write_bytes(b"nothing of Reverb's"), "it cannot be read"),
-    (lambda copy: (copy / "chunks.tfrecord").write_bytes((copy / "chunks.tfrecord").read_bytes()[:-9]), "it cannot be read"),
+    (lambda copy: (copy / "items.tfrecord").write_bytes(b"nothing of Reverb's"), "cannot be read"),
+    (lambda copy: (copy / "chunks.tfrecord").write_bytes((copy / "chunks.tfrecord").read_bytes()[:-9]), "cannot be read"),
     (lambda copy: (copy / "tables.tfrecord").unlink(), "it lacks a file"),
     (lambda copy: (copy / "DONE").unlink(), "it lacks a file"),
 ])  # fmt: skip
-def test_a_damaged_copy_is_removed_and_said(tmp_path, spoil, said):
+def test_a_damaged_copy_is_not_used_and_said(tmp_path, spoil, said):
     filled(tmp_path / "kept", [1, 2, 3])
     (copy,) = (tmp_path / "kept").glob("*/*")
     spoil(copy)
     server, client, words = serve(tmp_path / "kept")
     assert client.server_info(timeout=10)["replay"].current_size == 0
     assert len(words) == 1 and said in words[0]
+    assert (tmp_path / "kept.damaged").exists() == (said == "cannot be read")
     client.insert(np.int64(7), {"replay": 1.0})
     assert keeper(tmp_path / "kept").save(server) == "", "it goes on keeping"
     server.stop()

@@ -56,6 +56,20 @@ def test_a_checkpoint_that_fails_or_will_is_said_with_what_would_be_lost():
     )
 
 
+def test_a_copy_of_the_replay_table_that_fails_is_said_until_one_succeeds():
+    (words,) = notices()({"table/0": WELL._replace(facts=dict(copy_error="No space left on device"))}).values()
+    assert words.startswith("the replay table could not be copied to disk (No space left on device)")
+    assert not notices()({"table/0": WELL._replace(facts=dict(copy_error=""))})
+
+
+def test_memory_may_grow_where_chunks_are_stored_and_a_leak_is_of_who_plays():
+    find = notices()
+    find({name: WELL for name in ("table/0", "learner/0", "actor/0")})
+    grown = find({name: WELL._replace(rss_mb=2_500.0) for name in ("table/0", "learner/0", "actor/0")})
+    assert set(grown) == {"learner/0 memory", "actor/0 memory"}, "a table is allowed 2,000 MB here"
+    assert "environment" in grown["actor/0 memory"] and "environment" not in grown["learner/0 memory"]
+
+
 def test_chunks_and_rows_that_are_dropped_are_said():
     said = notices()({"learner/0": WELL._replace(facts=dict(unsound={"action": 3, "version": 1, "task": 0}, lost_rows=9))})
     assert said["learner/0 chunks"].startswith("4 chunks were unsound and dropped (action 3, version 1)")

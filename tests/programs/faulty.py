@@ -6,6 +6,7 @@ IMPALA_TEST_FAULT is "WHAT:N": in the N-th step (0: in `__init__`, −1: in `res
 import ctypes
 import os
 import sys
+import threading
 import time
 
 import gymnasium
@@ -31,7 +32,8 @@ FAULTS = {
 
 def _maybe_fail(when: int) -> None:
     what, _, n = os.environ.get("IMPALA_TEST_FAULT", "none:0").partition(":")
-    if "IMPALA_NODE_PROCESS" in os.environ and what in FAULTS and int(n) == when:
+    is_node = "IMPALA_NODE_PROCESS" in os.environ or threading.current_thread() is not threading.main_thread()
+    if is_node and what in FAULTS and int(n) == when:
         FAULTS[what]()
 
 

@@ -145,6 +145,17 @@ def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
     assert survivors(process) == []
 
 
+def test_ctrl_c_ends_threads_that_hang_with_the_process(faulty):
+    process, folder = faulty("hang:2000", "--threads")
+    wait_for(lambda: len(rows(folder)) > 1 and rows(folder)[-1]["frames_per_second"] == "0", START_SECONDS, "a hang")
+    began = time.monotonic()
+    press_ctrl_c(process)
+    errors = end_of(process)
+    assert time.monotonic() - began < SECONDS_TO_END
+    assert process.returncode == 0 and "actor/0 did not stop" in errors
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
+
+
 @pytest.mark.parametrize("library", ["pydantic_core", "numpy"])
 def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     """While the command line is imported, and while the environment is checked."""

@@ -45,6 +45,20 @@ def test_sound_chunks_pass(actions):
     assert set(checks.counts_by_reason().values()) == {0} and tuple(checks.counts_by_reason()) == REASONS
 
 
+def test_a_table_that_outlives_launches_may_hold_what_an_earlier_one_wrote():
+    """Its weights may be of an update that the resumed learner has not made yet."""
+    spec = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), Discrete(3)), 4, (2, 3))
+    checks = Checks(spec, Discrete(3), SOURCE._replace(outlives_launches=True), lambda: 10)
+
+    def is_sound(incarnation, version):
+        origin = np.array(ORIGIN._replace(incarnation=incarnation), np.int64)
+        return passes(checks, zeros(spec)._replace(origin=origin, weights_version=np.int64(version)))
+
+    assert is_sound(2, 10) and not is_sound(2, 11)
+    assert is_sound(1, 11) and is_sound(0, 10) and not is_sound(1, -1)
+    assert not is_sound(3, 10) and not is_sound(-1, 10)
+
+
 @pytest.mark.parametrize("name, value, reason", [
     ("a_tm1", 3, "action"), ("a_tm1", -1, "action"), ("a_tm1", 2**31 - 1, "action"), ("previous_action", 3, "action"),
     ("observation", np.nan, "number"), ("r_t", np.inf, "number"), ("logits_tm1", -np.inf, "number"),

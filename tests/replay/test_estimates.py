@@ -26,3 +26,13 @@ def test_small_full_and_shrinking_tables():
     assert late.is_open
     late.look(900, 299.0)  # the allocator gave something back
     assert late.full_mb == pytest.approx(299.0)
+
+
+def test_small_items_are_looked_at_for_longer():
+    """A process grows at first by what has nothing to do with its items."""
+    memory = MemoryEstimate(100_000, enough=20_000)
+    memory.look(1_000, 250.0)
+    memory.look(19_999, 400.0)
+    assert memory.is_open
+    memory.look(21_000, 270.0)
+    assert memory.full_mb == pytest.approx(270.0 + 79.0)
