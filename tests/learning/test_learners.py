@@ -58,6 +58,17 @@ def rmsprop_step(gradient, learning_rate):
     return learning_rate * gradient / np.sqrt(0.99 + 0.01 * gradient**2 + 0.1)
 
 
+def test_epsilon_is_the_optimizers_from_that_update_on():
+    """A population changes it; at B · T observations of 1 the gradient of w is 8."""
+    learner = make_learner()
+    for epsilon, expected in ((None, 0.1), (2.0, 2.0), (None, 2.0), (0.5, 0.5)):
+        before = learner.network.w.numpy()
+        mean_square = learner.optimizer.get_slot(learner.network.w, "mean_square").numpy()
+        learner.update(batch_of(), 1e-2, epsilon=epsilon)
+        step = 1e-2 * 8.0 / np.sqrt(0.99 * mean_square + 0.01 * 64.0 + expected)
+        np.testing.assert_allclose(before - learner.network.w.numpy(), step, rtol=1e-4)
+
+
 def test_both_halves_apart_are_the_whole_update():
     """As where one process computes gradients and another applies them: bit for bit, a gradient that is not finite too."""
     whole, apart = (make_learner(optimizer="adam", max_grad_norm=3.0) for _ in range(2))

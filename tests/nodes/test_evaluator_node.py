@@ -1,0 +1,71 @@
+"""What an evaluator writes and tells, and in which order."""
+
+import os
+import threading
+import time
+from concurrent import futures
+from types import SimpleNamespace
+
+import pytest
+
+from impala import config as config_lib
+from impala.agents import actor_critic
+from impala.learning import checkpoints
+from impala.monitoring.logs import read_csv
+from impala.nodes import checking
+from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes.run import Run
+
+
+class Learner:
+    """Serves the weights of a network, and keeps what an evaluator tells, and what lay in its folder then."""
+
+    def __init__(self, network, folder):
+        self._network, self._folder, self.told = network, folder, []
+        self.futures = SimpleNamespace(frames=self._frames, get_weights=self._get_weights, evaluated=self._evaluated)
+
+    def _frames(self):
+        return _done(70)
+
+    def _get_weights(self, newer_than):
+        return _done((7, [variable.numpy() for variable in self._network.trainable_variables]))
+
+    def _evaluated(self, mean):
+        self.told.append((mean, len(read_csv(self._folder / "evaluations.csv")), (self._folder / "best").exists()))
+        return _done(None)
+
+
+def _done(value):
+    future = futures.Future()
+    future.set_result(value)
+    return future
+
+
+@pytest.fixture
+def make(monkeypatch, tmp_path):
+    import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    config = config_lib.load("configs/catch.yaml", {"evaluator.num_episodes": 4})
+    spec = checking.check(config)
+    learner = Learner(actor_critic.make_network(config, spec), tmp_path)
+    return EvaluatorNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0), learner=learner), learner
+
+
+def test_the_learner_is_told_when_all_is_written(make, tmp_path):
+    """It may end the run then."""
+    node, learner = make
+    (mean,) = node.evaluate().values()
+    assert learner.told == [(mean, 1, True)]
+    assert checkpoints.read_state(tmp_path / "best")["fitness"] == mean
+    assert node.evaluate() is None and len(learner.told) == 1, "no new weights"
+
+
+def test_the_learner_is_told_also_where_nothing_can_be_written(make, tmp_path, caplog):
+    node, learner = make
+    (tmp_path / "evaluations.csv").mkdir()  # so that it cannot be appended to
+    told = []
+    learner.futures.evaluated = lambda mean: told.append(mean) or _done(None)
+    (mean,) = node.evaluate().values()
+    assert told == [mean] and "could not be kept" in caplog.text
