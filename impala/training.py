@@ -112,7 +112,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
             launched.kill()
         _tell_the_end(launched, config, run.path)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
-        _tell(f"{', '.join(left)} did not stop; the process ends without", sys.stderr)
+        _tell(f"{', '.join(left)} did not stop; the process ends without waiting", sys.stderr)
         processes.flush()
         os._exit(status)
     return status

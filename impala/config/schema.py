@@ -269,7 +269,7 @@ class Config(Model):
 
     @property
     def steps_per_update(self) -> float:
-        """Fresh agent steps that an update consumes; where all is replayed, those that it stands for in the mean."""
+        """Fresh agent steps that an update consumes; if all is replayed, steps played for each update on average."""
         if self.replays_alone:
             return self.learner.batch_size / self.replay.samples_per_insert
         return self.learner.unroll_length * self.num_fresh

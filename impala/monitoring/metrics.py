@@ -37,6 +37,7 @@ COLUMNS = (
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _WINDOW = 100  # episodes in return_mean
+_NUM_EVALUATIONS = 2  # that must all reach a target return
 _NUM_ROWS_SILENT = 12
 
 
@@ -140,7 +141,7 @@ class Monitor:
         self.updates = int(state.get("updates", 0))
         self.num_episodes = int(state.get("episodes", 0))
         self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
-        self.evaluation_mean: float | None = state.get("evaluation_mean")
+        self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
         self._tasks = TaskLog(folder, tasks, frames_per_step=frames_per_step, state=state)
@@ -175,13 +176,22 @@ class Monitor:
         """Mean score of the last 100 episodes, None before there are 100."""
         return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
 
-    def has_reached(self, target: float) -> bool:
-        """Returns whether `return_mean`, or with `target_is_evaluated` `evaluation_mean`, is `target` or more.
+    @property
+    def evaluation_mean(self) -> float | None:
+        """Mean score of the newest evaluation, None before there is one."""
+        return self._evaluations[-1] if self._evaluations else None
 
+    def has_reached(self, target: float) -> bool:
+        """Returns whether `return_mean` is `target` or more; with `target_is_evaluated` the last two evaluations.
+
+        One may catch a policy at a good moment: DQN's on Catch went from 1.0 to 0.3 in 31 updates before it settled.
         From then on no more episodes count, so that the last row shows it. False until there is an update to write.
         """
         with self._lock:
-            reached = self.evaluation_mean if self._target_is_evaluated else self.return_mean
+            if self._target_is_evaluated:
+                reached = min(self._evaluations) if len(self._evaluations) == _NUM_EVALUATIONS else None
+            else:
+                reached = self.return_mean
             if self._losses and reached is not None:
                 self._is_over = self._is_over or reached >= target
             return self._is_over
@@ -199,7 +209,7 @@ class Monitor:
                 wall_seconds=self.wall_seconds,
                 episodes=self.num_episodes,
                 scores=list(self._scores),
-                evaluation_mean=self.evaluation_mean,
+                evaluations=list(self._evaluations),
                 **self._tasks.state(),
             )
 
@@ -223,7 +233,7 @@ class Monitor:
         """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks."""
         with self._lock:
             if not self._is_over:
-                self.evaluation_mean = mean
+                self._evaluations.append(mean)
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""

@@ -21,9 +21,10 @@ def chunks(*versions, replayed=(), task=(), num_transitions=(), oldest=()):
     return {name: np.array(column, float) for name, column in (dict(weights_version=versions) | filled).items()}
 
 
-def make_monitor(folder, state=None, tasks=("catch",)):
+def make_monitor(folder, state=None, tasks=("catch",), **kwargs):
     return metrics.Monitor(
-        folder, tasks=tasks, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10
+        folder, tasks=tasks, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10,
+        **kwargs,
     )
 
 
@@ -118,6 +119,26 @@ def test_the_last_row_holds_the_return_that_ended_the_run(tmp_path):
     assert monitor.has_reached(1.0)
     monitor.add_actor_report({}, [Episode(-1.0, 9, 0, 0, 0)] * 100)  # too late
     assert monitor.has_reached(1.0) and write_row(monitor)["return_mean"] == 1.0
+
+
+def test_a_target_is_reached_by_two_evaluations_in_a_row_also_across_a_resume(tmp_path):
+    def make(state):
+        monitor = make_monitor(tmp_path, state=state, target_is_evaluated=True)
+        monitor.add_update(1, UPDATE, chunks(0))
+        monitor.add_actor_report({}, [Episode(9.0, 9, 0, 0, 0)] * 100)  # says nothing there
+        return monitor
+
+    monitor = make({})
+    assert not monitor.has_reached(0.9) and monitor.evaluation_mean is None
+    for mean, is_reached in ((1.0, False), (0.3, False), (0.9, False)):
+        monitor.add_evaluation(mean)
+        assert monitor.has_reached(0.9) == is_reached and monitor.evaluation_mean == mean
+    resumed = make(monitor.state())
+    assert not resumed.has_reached(0.9) and resumed.evaluation_mean == 0.9
+    resumed.add_evaluation(1.0)
+    assert resumed.has_reached(0.9)
+    resumed.add_evaluation(-1.0)  # too late
+    assert resumed.has_reached(0.9) and write_row(resumed)["evaluation_mean"] == 1.0
 
 
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
