@@ -144,8 +144,8 @@ def main(
     path: str, overrides: Mapping[str, Any], folder: Path | None, num_workers: int | None, *, command: str
 ) -> int:  # fmt: skip
     """The command `impala compare`: the grid in `path` with `overrides` into `folder`."""
-    if importlib.util.find_spec("rliable") is None:
-        raise config_lib.ConfigError(["impala compare: needs the package rliable; pip install 'impala[lab]'"])
+    if importlib.util.find_spec("scipy") is None:
+        raise config_lib.ConfigError(["impala compare: needs the package scipy; pip install 'impala[lab]'"])
     grid = Grid(path, overrides)
     folder = folder or Path("docs/results") / grid.path.stem
     num_workers = num_workers or len(os.sched_getaffinity(0))

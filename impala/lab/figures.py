@@ -1,4 +1,4 @@
-"""The figures of a grid: learning curves, interquartile means, robustness, return over lag."""
+"""The figures of a grid: learning curves, means over tasks, robustness, return over lag, and over lag × replay."""
 
 import numpy as np
 
@@ -45,29 +45,31 @@ def curves(scores: Scores):
         seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode may end, e.g. if all have one length
         frames, curve = frames[seen], curve[:, seen]
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
-        style = "-" if len(curve) == scores.grid.config.num_seeds else "--"
+        style = "-" if len(curve) == scores.grid.num_seeds(block.task) else "--"
         (line,) = axis.plot(frames / 1e3, middle, style, label=block.scheme)
         axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
 
     return _panels(scores, "thousand frames", draw)
 
 
-def interquartile_means(scores: Scores):
-    """Draws the interquartile mean over all tasks with its interval, a panel for each condition."""
+def means(scores: Scores):
+    """Draws the mean over tasks, a panel for each condition: dark its interval over seeds, light over tasks too."""
     conditions = list(scores.conditions())
     figure, axes = _axes(1, len(conditions))
+    figure.set_figheight(0.9 + 0.24 * max(6, len(scores.grid.config.schemes)))
     for axis, (fraction, lag) in zip(axes[0], conditions):
-        matrices = {s: scores.matrix(s, fraction, lag) for s in scores.grid.config.schemes}
-        matrices = {s: m for s, m in matrices.items() if m is not None}
-        means = scores_lib.interquartile_means(matrices) if matrices else {}
-        if not means:
+        columns = {scheme: scores.by_task(scheme, fraction, lag) for scheme in scores.grid.config.schemes}
+        found = {scheme: scores_lib.mean_of_tasks(column) for scheme, column in columns.items() if column}
+        if not found:
             axis.text(0.5, 0.5, "not all tasks are done", ha="center", transform=axis.transAxes)
-        for i, (_, (middle, low, high)) in enumerate(means.items()):
-            axis.barh(i, high - low, left=low, height=0.6, alpha=0.6)
-            axis.plot([middle] * 2, [i - 0.3, i + 0.3], color="black")
-        axis.set_yticks(range(len(means)), list(means))
+        for i, estimate in enumerate(found.values()):
+            for (low, high), alpha in ((estimate.over_tasks, 0.2), (estimate.over_seeds, 0.6)):
+                axis.barh(i, high - low, left=low, height=0.6, alpha=alpha, color="tab:blue")
+            axis.plot([estimate.value] * 2, [i - 0.3, i + 0.3], color="black")
+        axis.set_yticks(range(len(found)), list(found), fontsize=8)
+        axis.invert_yaxis()
         axis.set_title(condition_name(fraction, lag), fontsize=9)
-        axis.set_xlabel("interquartile mean of scaled returns")
+        axis.set_xlabel("mean over tasks of scaled returns")
         axis.grid(axis="x", alpha=0.3)
     return figure
 
@@ -76,7 +78,7 @@ def robustness(scores: Scores):
     """Draws the returns of the whole sweep, best setting first: how robust a scheme is (the paper's figure E.2)."""
 
     def draw(axis, block):
-        if len(returns := scores.sweep(block)) == scores.grid.num_sweep:
+        if len(returns := scores.sweep(block)) == scores.grid.config.num_settings:
             axis.plot(np.arange(1, len(returns) + 1), returns, marker=".", label=block.scheme)
 
     return _panels(scores, "rank of the setting", draw)
@@ -99,4 +101,28 @@ def lag(scores: Scores):
     for axis in axes[-1]:
         axis.set_xlabel("policy lag, updates")
     axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def surface(scores: Scores):
+    """Draws the return over policy lag × replay fraction as a map: tasks in rows, schemes in columns."""
+    grid = scores.grid.config
+    figure, axes = _axes(len(grid.tasks), len(grid.schemes))
+    figure.set_size_inches(1.4 + 1.7 * len(grid.schemes), 0.6 + 1.9 * len(grid.tasks))
+    for row, (task, config) in zip(axes, grid.tasks.items()):
+        for axis, scheme in zip(row, grid.schemes):
+            returns = np.array([
+                [interval(scores.finals(Block(task, scheme, fraction, lag)))[0] for lag in grid.lags]
+                for fraction in grid.replay_fractions
+            ])  # fmt: skip
+            image = axis.imshow(returns, vmin=config.scale[0], vmax=config.scale[1], origin="lower", aspect="auto")
+            for (y, x), value in np.ndenumerate(returns):
+                axis.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color="white", fontweight="bold")
+            axis.set_xticks(range(len(grid.lags)), grid.lags)
+            axis.set_yticks(range(len(grid.replay_fractions)), [f"{fraction:g}" for fraction in grid.replay_fractions])
+            axis.set_title(f"{scheme}\n{task}", fontsize=8)
+        row[0].set_ylabel("replay fraction")
+        figure.colorbar(image, ax=row[-1])
+    for axis in axes[-1]:
+        axis.set_xlabel("lag, updates")
     return figure

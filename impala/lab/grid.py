@@ -1,7 +1,7 @@
 """The grid of a comparison: which schemes, on which tasks, how far off-policy, with which settings and seeds.
 
-As in the paper, every scheme gets the same sweep of learning rate × entropy cost with one seed; its best settings are
-then run again with other seeds, and only those runs count.
+As in the paper, every scheme gets the same sweep of learning rate × entropy cost; its best settings are then run again
+with other seeds, and only those runs count. Tasks too long for a sweep take the settings that others choose.
 """
 
 import hashlib
@@ -21,6 +21,8 @@ from impala import config as config_lib
 from impala.config import ConfigError, Finite, Frames, LearningRate, NonNegative
 
 SWEEP, FINAL = "sweep", "final"
+Seeds = Annotated[int, Field(ge=1, le=1000)]
+Setting = tuple[float, float]  # learning rate, entropy cost
 
 
 class TaskConfig(pydantic.BaseModel):
@@ -29,6 +31,8 @@ class TaskConfig(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
     scale: Annotated[list[Finite], Field(min_length=2, max_length=2)]
     total_frames: Frames | None = None
+    sweep: bool = True  # false: takes the settings that are best, scaled, over the tasks that are swept
+    num_seeds: Seeds | None = None  # the grid's if not given
 
     @model_validator(mode="after")
     def _check(self):
@@ -49,7 +53,8 @@ class GridConfig(pydantic.BaseModel):
     learning_rates: Annotated[list[LearningRate], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
     num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that are run again
-    num_seeds: Annotated[int, Field(ge=1, le=1000)] = 5  # of each of them
+    num_seeds: Seeds = 5  # of each of them
+    num_sweep_seeds: Seeds = 1  # of each setting of the sweep; none of them is used again
 
     @model_validator(mode="after")
     def _check(self):
@@ -68,7 +73,14 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(
                     f"variants: {name!r}; expected a name of its own that `schemes` lists, and its `correction`"
                 )
+        if self.num_settings > 1 and not any(task.sweep for task in self.tasks.values()):
+            raise ValueError(f"tasks: none is swept; expected one to choose among the {self.num_settings} settings")
         return self
+
+    @property
+    def num_settings(self) -> int:
+        """Settings of the sweep."""
+        return len(self.learning_rates) * len(self.entropy_costs)
 
 
 class Block(NamedTuple):
@@ -118,6 +130,7 @@ class Grid:
         self.path, overrides = Path(str(path)), dict(overrides)
         total_frames = overrides.pop("total_frames", None)
         self.config = _validated(config_lib.read_yaml(self.path) | overrides)
+        self._settings = list(itertools.product(self.config.learning_rates, self.config.entropy_costs))
         errors, self._bases = [], {}
         for name, task in self.config.tasks.items():
             try:
@@ -128,7 +141,8 @@ class Grid:
                 errors += error.lines
         if errors:
             raise ConfigError(dict.fromkeys(errors))
-        for block in self.blocks():
+        self._blocks = dict.fromkeys(self.blocks())
+        for block in self._blocks:
             errors += self._errors(block)
         if errors:
             raise ConfigError(dict.fromkeys(errors))
@@ -141,9 +155,8 @@ class Grid:
     def _errors(self, block: Block) -> list[str]:
         from impala.nodes import checking
 
-        settings = itertools.product(self.config.learning_rates[:1], self.config.entropy_costs[:1])
         try:
-            config = self.cell_config(Cell(SWEEP, *block, *next(settings), 0))
+            config = self.cell_config(Cell(SWEEP, *block, *self._settings[0], 0))
             spec = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
@@ -156,57 +169,88 @@ class Grid:
 
     def has(self, cell: Cell) -> bool:
         """Returns whether the cell can be part of the grid, whatever the sweep's results."""
-        settings = cell.learning_rate in self.config.learning_rates and cell.entropy in self.config.entropy_costs
-        seeds = range(1, self.config.num_seeds + 1) if cell.phase == FINAL else [0]
-        return cell.block in set(self.blocks()) and settings and cell.seed in seeds
+        if cell.block not in self._blocks or (cell.learning_rate, cell.entropy) not in self._settings:
+            return False
+        if cell.phase == SWEEP:
+            return self._is_swept(cell.task) and cell.seed in range(self.config.num_sweep_seeds)
+        return cell.seed in self._final_seeds(cell.task)
 
     def total_frames(self, task: str) -> int:
         """Returns how long a run on `task` is."""
         return self._bases[task].total_frames
 
+    def num_seeds(self, task: str) -> int:
+        """Returns how many runs of a setting on `task` count."""
+        return self.config.tasks[task].num_seeds or self.config.num_seeds
+
+    def scaled(self, task: str, returns):
+        """Returns `returns`, a number or an array, on the scale of the task's 0 and 1."""
+        low, high = self.config.tasks[task].scale
+        return (returns - low) / (high - low)
+
     def sweep(self, block: Block) -> list[Cell]:
-        """Returns the block's sweep with one seed; [] if there is only one setting."""
-        settings = list(itertools.product(self.config.learning_rates, self.config.entropy_costs))
-        return [Cell(SWEEP, *block, *setting, 0) for setting in settings] if len(settings) > 1 else []
+        """Returns the block's sweep; [] if there is only one setting, or if other tasks choose."""
+        seeds = range(self.config.num_sweep_seeds) if self._is_swept(block.task) else ()
+        return [Cell(SWEEP, *block, *setting, seed) for setting in self._settings for seed in seeds]
+
+    def settings(self, block: Block, returns: Mapping[Cell, float]) -> list[Setting]:
+        """Returns the settings whose runs count, best first; [] before the sweep that chooses them is done.
+
+        They have the best mean over the sweep's seeds; on a task that is not swept, over the tasks that are, scaled.
+        """
+        if len(self._settings) == 1:
+            return self._settings
+        tasks = [block.task] if self._is_swept(block.task) else filter(self._is_swept, self.config.tasks)
+        sweep = [cell for task in tasks for cell in self.sweep(block._replace(task=task))]
+        if any(cell not in returns for cell in sweep):
+            return []
+        totals = dict.fromkeys(self._settings, 0.0)
+        for cell in sweep:
+            totals[cell.learning_rate, cell.entropy] += self.scaled(cell.task, returns[cell])
+        return sorted(totals, key=lambda setting: -totals[setting])[: self.config.num_best]
 
     def finals(self, block: Block, returns: Mapping[Cell, float]) -> list[Cell]:
         """Returns the runs that count, best setting first; [] before the sweep is done.
 
-        The sweep's seed is not used again: the best settings also had luck with it.
+        The sweep's seeds are not used again: the best settings also had luck with them.
         """
-        sweep = self.sweep(block)
-        if any(cell not in returns for cell in sweep):
-            return []
-        best = sorted(sweep, key=lambda cell: -returns[cell])[: self.config.num_best]
-        settings = [(cell.learning_rate, cell.entropy) for cell in best]
-        settings = settings or [(self.config.learning_rates[0], self.config.entropy_costs[0])]
-        seeds = range(1, self.config.num_seeds + 1)
+        settings, seeds = self.settings(block, returns), self._final_seeds(block.task)
         return [Cell(FINAL, *block, *setting, seed) for setting in settings for seed in seeds]
 
     def available(self, returns: Mapping[Cell, float]) -> Iterator[Cell]:
         """Returns the cells that can be run and are not done."""
         return (cell for cell in self.cells(returns) if cell not in returns)
 
-    @property
-    def num_sweep(self) -> int:
-        """Cells of a block's sweep."""
-        return len(self.sweep(next(self.blocks())))
+    def is_at_edge(self, setting: Setting) -> bool:
+        """Returns whether a setting has the least or the largest learning rate of the sweep, or entropy cost."""
+        ranges = (self.config.learning_rates, self.config.entropy_costs)
+        return any(len(values) > 1 and x in (min(values), max(values)) for x, values in zip(setting, ranges))
 
     @property
     def num_cells(self) -> int:
         """Cells of the whole grid."""
-        return len(list(self.blocks())) * (self.num_sweep + self.num_settings * self.config.num_seeds)
+        return sum(self._num_cells(task) for task in self.config.tasks)
 
     @property
     def num_frames(self) -> int:
         """Frames of all cells."""
-        num_cells = self.num_cells // len(self.config.tasks)  # the same number for every task
-        return sum(num_cells * self.total_frames(task) for task in self.config.tasks)
+        return sum(self._num_cells(task) * self.total_frames(task) for task in self.config.tasks)
 
     @property
-    def num_settings(self) -> int:
+    def num_best(self) -> int:
         """Settings of a block whose runs count."""
-        return min(self.config.num_best, len(self.config.learning_rates) * len(self.config.entropy_costs))
+        return min(self.config.num_best, len(self._settings))
+
+    def _num_cells(self, task: str) -> int:
+        blocks = [block for block in self._blocks if block.task == task]
+        return len(blocks) * (len(self.sweep(blocks[0])) + self.num_best * self.num_seeds(task))
+
+    def _is_swept(self, task: str) -> bool:
+        return len(self._settings) > 1 and self.config.tasks[task].sweep
+
+    def _final_seeds(self, task: str) -> range:
+        first = self.config.num_sweep_seeds
+        return range(first, first + self.num_seeds(task))
 
     def cell_config(self, cell: Cell) -> config_lib.Config:
         """Returns the training configuration of a cell."""

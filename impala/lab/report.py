@@ -1,70 +1,120 @@
-"""What a grid found: a table in the form of the paper's Table 2, and the figures."""
+"""What a grid found: tables in the form of the paper's Table 2, comparisons of schemes, and the figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from impala.lab import figures
-from impala.lab.grid import Block, Grid
-from impala.lab.scores import Scores, condition_name, improvement, interquartile_means, interval
+from impala.lab import scores as scores_lib
+from impala.lab.grid import Block, Grid, Setting
+from impala.lab.scores import Estimate, Scores, condition_name, interval
 
 
 def table(scores: Scores) -> str:
-    """Returns a table for each condition, schemes by tasks, like the paper's Table 2; and one of its sweep."""
-    grid, tasks = scores.grid.config, list(scores.grid.config.tasks)
-    settings = f"the {scores.grid.num_settings} best settings" if scores.grid.num_settings > 1 else "one setting"
+    """Returns, for each condition: schemes by tasks, like the paper's Table 2; schemes compared; areas; the sweep."""
+    grid = scores.grid.config
+    settings = f"the {scores.grid.num_best} best settings" if scores.grid.num_best > 1 else "one setting"
+    numbers = sorted({scores.grid.num_seeds(task) for task in grid.tasks})
     lines = [
-        f"Mean return of {settings}, ± half the 95 % interval over {grid.num_seeds} seeds. "
-        "A run that diverged counts as the task's 0."
+        f"Mean return of {settings}, ± half the 95 % interval over {' or '.join(map(str, numbers))} seeds. "
+        "A run that diverged counts as the task's 0. Over tasks, returns are scaled to each task's 0 and 1, and "
+        "numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( )."
     ]
     for fraction, lag in scores.conditions():
-        matrices = {s: scores.matrix(s, fraction, lag) for s in grid.schemes}
-        complete = {scheme: matrix for scheme, matrix in matrices.items() if matrix is not None}
-        means = interquartile_means(complete) if complete else {}
         lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
-        lines += [f"| | {' | '.join(tasks)} | IQM, scaled |", f"|---|{'---|' * (len(tasks) + 1)}"]
-        for scheme in grid.schemes:
-            cells = [_mean(scores, Block(task, scheme, fraction, lag)) for task in tasks]
-            iqm = "{:.3f} [{:.3f}, {:.3f}]".format(*means[scheme]) if scheme in means else "–"
-            lines.append(f"| `{scheme}` | {' | '.join(cells)} | {iqm} |")
-        lines += ["", *improvements] if (improvements := _improvements(complete)) else []
-        if scores.grid.num_sweep:
-            lines += ["", "The whole sweep, one seed: median (lowest to highest).", ""]
-            lines += [f"| | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
-            for scheme in grid.schemes:
-                sweeps = [scores.sweep(Block(task, scheme, fraction, lag)) for task in tasks]
-                cells = [_spread(returns, scores.grid.num_sweep) for returns in sweeps]
-                lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
+        lines += _by_task(scores, fraction, lag, scores.finals)
+        lines += _comparisons(scores, fraction, lag)
+        lines += ["", "Mean return over the whole run.", "", *_by_task(scores, fraction, lag, scores.areas)]
+        lines += _sweep(scores, fraction, lag)
     return "\n".join(lines).strip() + "\n"
 
 
-def _mean(scores: Scores, block: Block) -> str:
-    returns, num_diverged = scores.finals(block), scores.num_diverged(block)
+def _by_task(scores: Scores, fraction: float, lag: int, value: Callable[[Block], np.ndarray]) -> list[str]:
+    """Returns schemes by tasks, with mean and median over tasks."""
+    tasks = list(scores.grid.config.tasks)
+    lines = _head([*tasks, "mean, scaled", "median, scaled"])
+    for scheme in scores.grid.config.schemes:
+        cells = [_mean(scores, Block(task, scheme, fraction, lag), value) for task in tasks]
+        columns = scores.by_task(scheme, fraction, lag, value)
+        for over_tasks in (scores_lib.mean_of_tasks, scores_lib.median_of_tasks):
+            cells.append(_text(over_tasks(columns)) if columns else "–")
+        lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
+    return lines
+
+
+def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
+    """Returns how the first scheme (V-trace if present) compares with every other one."""
+    columns = {scheme: scores.by_task(scheme, fraction, lag) for scheme in scores.grid.config.schemes}
+    complete = {scheme: column for scheme, column in columns.items() if column}
+    first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
+    if len(complete) < 2:
+        return []
+    lines = ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]
+    for scheme, other in complete.items():
+        if scheme != first:
+            pair = complete[first], other
+            less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
+            lines.append(f"| `{scheme}` | {_text(less)} | {_text(wins)} |")
+    return lines
+
+
+def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
+    """Returns what the sweep found on the tasks that are swept, and which settings it chose."""
+    grid, num_settings = scores.grid.config, scores.grid.config.num_settings
+    tasks = [task for task in grid.tasks if grid.tasks[task].sweep]
+    if num_settings == 1:
+        return []
+    seeds = f"{grid.num_sweep_seeds} seeds a setting" if grid.num_sweep_seeds > 1 else "one seed"
+    lines = ["", f"The whole sweep, {seeds}: median (lowest to highest).", ""]
+    lines += _head(tasks)
+    chosen = {}
+    for scheme in grid.schemes:
+        blocks = [Block(task, scheme, fraction, lag) for task in grid.tasks]
+        chosen[scheme] = [scores.settings(block) for block in blocks]
+        cells = [_spread(scores.sweep(block), num_settings) for block in blocks if block.task in tasks]
+        lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
+    every = [setting for of_tasks in chosen.values() for of_task in of_tasks for setting in of_task]
+    at_edge = sum(map(scores.grid.is_at_edge, every))
+    lines += ["", f"Chosen, learning rate / entropy cost; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
+    lines += _head(grid.tasks)
+    for scheme, of_tasks in chosen.items():
+        cells = [", ".join(_setting(scores.grid, setting) for setting in of_task) or "–" for of_task in of_tasks]
+        lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
+    return lines
+
+
+def _head(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    return [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+
+
+def _setting(grid: Grid, setting: Setting) -> str:
+    return f"{setting[0]:g} / {setting[1]:g}{'*' if grid.is_at_edge(setting) else ''}"
+
+
+def _text(estimate: Estimate) -> str:
+    return "{:.3f} [{:.3f}, {:.3f}] ({:.3f}, {:.3f})".format(
+        estimate.value, *estimate.over_seeds, *estimate.over_tasks
+    )
+
+
+def _mean(scores: Scores, block: Block, value: Callable[[Block], np.ndarray]) -> str:
+    returns, num_diverged = value(block), scores.num_diverged(block)
     if not len(returns):
         return "–"
     mean, half = interval(returns)
     text = f"{mean:.3g} ± {half:.2g}" if len(returns) > 1 else f"{mean:.3g}"
-    num_seeds = scores.grid.config.num_seeds
+    num_seeds = scores.grid.num_seeds(block.task)
     missing = f" ({len(returns)} of {num_seeds} seeds)" if len(returns) < num_seeds else ""
     return text + missing + (f", {num_diverged} runs diverged" if num_diverged else "")
 
 
-def _spread(returns: np.ndarray, num_sweep: int) -> str:
+def _spread(returns: np.ndarray, num_settings: int) -> str:
     if not len(returns):
         return "–"
-    missing = f", {len(returns)} of {num_sweep}" if len(returns) < num_sweep else ""
+    missing = f", {len(returns)} of {num_settings}" if len(returns) < num_settings else ""
     return f"{np.median(returns):.3g} ({returns[-1]:.3g} to {returns[0]:.3g}{missing})"
-
-
-def _improvements(matrices: dict[str, np.ndarray]) -> list[str]:
-    """Returns how likely a seed of the first scheme (V-trace if present) beats one of another, one line for each."""
-    first = "vtrace" if "vtrace" in matrices else next(iter(matrices), None)
-    return [
-        "P(`{}` > `{}`) = {:.2f} [{:.2f}, {:.2f}]  ".format(first, scheme, *improvement(matrices[first], matrix))
-        for scheme, matrix in matrices.items()
-        if scheme != first
-    ]
 
 
 def _provenance(rows: Sequence[dict]) -> str:
@@ -82,15 +132,15 @@ def write(grid: Grid, rows: Sequence[dict], folder: Path) -> list[Path]:
     scores = Scores(grid, rows)
     paths = [folder / "table.md"]
     paths[0].write_text("\n".join([table(scores), *([_provenance(scores.all_rows)] if scores.all_rows else [])]) + "\n")
-    drawn = {"curves.png": figures.curves, "iqm.png": figures.interquartile_means}
-    if grid.num_sweep:
+    drawn = {"curves.png": figures.curves, "means.png": figures.means}
+    if grid.config.num_settings > 1:
         drawn["robustness.png"] = figures.robustness
     if len(grid.config.lags) > 1:
         drawn["lag.png"] = figures.lag
+        if len(grid.config.replay_fractions) > 1:
+            drawn["surface.png"] = figures.surface
     for name, draw in drawn.items():
         figure = draw(scores)
         figure.savefig(folder / name, dpi=120)
         paths.append(folder / name)
     return paths
-
-

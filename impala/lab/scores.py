@@ -1,18 +1,20 @@
-"""The scores of a grid and their statistics: what counts, its intervals, interquartile means.
+"""The scores of a grid and their statistics: what counts, means and medians over tasks, comparisons, their intervals.
 
-Interquartile means with stratified bootstrap intervals and the probability of improvement are rliable's (Agarwal et al.
-2021, arXiv:2108.13264), on returns scaled to each task's 0 and 1.
+Each number over tasks has two intervals, of 95 %. One says what other seeds would change: seeds are drawn again within
+each task (Agarwal et al. 2021, arXiv:2108.13264). The other draws the tasks again, too: what other tasks of the same
+kind might change. Tasks may have different numbers of seeds.
 """
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from impala.lab.grid import FINAL, SWEEP, Block, Cell, Grid, cell_of
+from impala.lab.grid import FINAL, SWEEP, Block, Cell, Grid, Setting, cell_of
 
 _NUM_BOOTSTRAP = 2000
+Interval = tuple[float, float]
 
 
 class Scores:
@@ -30,26 +32,35 @@ class Scores:
         self.grid = grid
         rows = {cell: row for row in rows if grid.has(cell := cell_of(row))}
         self._returns = {cell: grid.score(cell, row) for cell, row in rows.items()}
-        self._rows = {cell: rows[cell] for cell in grid.cells(self._returns) if cell in rows}
+        self._rows: dict[tuple[Block, str], dict[Cell, dict]] = {}
+        for cell in grid.cells(self._returns):
+            if cell in rows:
+                self._rows.setdefault((cell.block, cell.phase), {})[cell] = rows[cell]
 
     @property
     def all_rows(self) -> list[dict]:
         """The rows that belong to the grid."""
-        return list(self._rows.values())
+        return [row for rows in self._rows.values() for row in rows.values()]
 
     def rows(self, block: Block, phase: str) -> list[dict]:
         """Returns a block's rows of one phase."""
-        return [row for cell, row in self._rows.items() if (cell.block, cell.phase) == (block, phase)]
+        return list(self._rows.get((block, phase), {}).values())
 
     def sweep(self, block: Block) -> np.ndarray:
-        """Returns the returns of the sweep, best first."""
-        returns = [self._returns[cell] for cell in self._rows if (cell.block, cell.phase) == (block, SWEEP)]
-        return np.sort(returns)[::-1]
+        """Returns the mean over seeds of every setting of the sweep whose runs are all done, best first."""
+        by_setting: dict[Setting, list[float]] = {}
+        for cell in self._rows.get((block, SWEEP), {}):
+            by_setting.setdefault((cell.learning_rate, cell.entropy), []).append(self._returns[cell])
+        num_seeds = self.grid.config.num_sweep_seeds
+        return np.sort([np.mean(returns) for returns in by_setting.values() if len(returns) == num_seeds])[::-1]
+
+    def settings(self, block: Block) -> list[Setting]:
+        """Returns the settings that count, best first; [] before the sweep is done."""
+        return self.grid.settings(block, self._returns)
 
     def finals(self, block: Block) -> np.ndarray:
         """Returns the score of every seed whose runs are all done."""
-        by_seed = self._by_seed(block, lambda cell: self._returns[cell])
-        return np.array([np.mean(returns) for returns in by_seed])
+        return np.array([np.mean(returns) for returns in self._by_seed(block, self._returns.__getitem__)])
 
     def curves(self, block: Block) -> np.ndarray:
         """Returns the learning curve of every such seed, [seeds, points], NaN where no episode ended.
@@ -58,16 +69,19 @@ class Scores:
         """
         return np.array([_mean_of_finite(curves) for curves in self._by_seed(block, self._curve)])
 
+    def areas(self, block: Block) -> np.ndarray:
+        """Returns the mean of every such curve: how good a seed was on average, from the first frame to the last."""
+        return np.array([_mean_of_finite(curve) for curve in self.curves(block)])
+
     def _by_seed(self, block: Block, value) -> Iterator[list]:
         """Yields `value(cell)` of all settings of a seed, for every seed whose runs are all done."""
         by_seed: dict[int, list] = {}
-        for cell in self._rows:
-            if (cell.block, cell.phase) == (block, FINAL):
-                by_seed.setdefault(cell.seed, []).append(value(cell))
-        return (values for _, values in sorted(by_seed.items()) if len(values) == self.grid.num_settings)
+        for cell in self._rows.get((block, FINAL), {}):
+            by_seed.setdefault(cell.seed, []).append(value(cell))
+        return (values for _, values in sorted(by_seed.items()) if len(values) == self.grid.num_best)
 
     def _curve(self, cell: Cell) -> np.ndarray:
-        row = self._rows[cell]
+        row = self._rows[cell.block, FINAL][cell]
         curve = np.array([float(x) for x in row["curve"].split()])
         if row["status"] != "done":
             end = int(float(row["frames"]) / self.grid.total_frames(cell.task) * len(curve))
@@ -78,27 +92,87 @@ class Scores:
         """Returns how many of the runs that count diverged."""
         return sum(row["status"] != "done" for row in self.rows(block, FINAL))
 
-    def scaled(self, task: str, returns: np.ndarray) -> np.ndarray:
-        low, high = self.grid.config.tasks[task].scale
-        return (returns - low) / (high - low)
-
     def conditions(self) -> Iterator[tuple[float, int]]:
         """Yields (replay fraction, lag)."""
         for fraction in self.grid.config.replay_fractions:
             for lag in self.grid.config.lags:
                 yield fraction, lag
 
-    def matrix(self, scheme: str, fraction: float, lag: int) -> np.ndarray | None:
-        """Returns scaled scores [seeds, tasks]; None while runs are missing."""
-        columns = [
-            self.scaled(task, self.finals(Block(task, scheme, fraction, lag))) for task in self.grid.config.tasks
-        ]
-        complete = all(len(column) == self.grid.config.num_seeds for column in columns)
-        return np.stack(columns, axis=1) if complete else None
+    def by_task(
+        self, scheme: str, fraction: float, lag: int, value: Callable[[Block], np.ndarray] | None = None
+    ) -> list[np.ndarray] | None:  # fmt: skip
+        """Returns `value`, by default `finals`, of every task, scaled, [seeds] each; None while runs are missing."""
+        columns = []
+        for task in self.grid.config.tasks:
+            column = self.grid.scaled(task, (value or self.finals)(Block(task, scheme, fraction, lag)))
+            if len(column) < self.grid.num_seeds(task):
+                return None
+            columns.append(column)
+        return columns
+
+
+class Estimate(NamedTuple):
+    """A number over tasks, with its intervals over seeds, and over seeds and tasks."""
+
+    value: float
+    over_seeds: Interval
+    over_tasks: Interval
+
+
+def mean_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
+    """Returns the mean over tasks of the means over seeds, of [seeds] for each task."""
+    return _estimate(np.mean, _means, one)
+
+
+def median_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
+    """Returns the median over tasks of the means over seeds, of [seeds] for each task."""
+    return _estimate(np.median, _means, one)
+
+
+def difference(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estimate:
+    """Returns the mean over tasks of the mean of `one` less that of `other`, [seeds] for each task."""
+    return _estimate(np.mean, lambda x, y: _means(x) - _means(y), one, other)
+
+
+def improvement(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estimate:
+    """Returns the probability that a seed of `one` beats one of `other`, ties counting half, mean over tasks."""
+    return _estimate(np.mean, _shares_of_wins, one, other)
+
+
+def _means(samples: np.ndarray) -> np.ndarray:
+    return samples.mean(axis=1)
+
+
+def _shares_of_wins(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns how often a seed of `one` [R, S] beats one of `other` [R, S′]: [R]."""
+    one, other = one[:, :, None], other[:, None, :]
+    return ((one > other) + 0.5 * (one == other)).mean(axis=(1, 2))
+
+
+def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
+    """Reduces over tasks the `value` of their seeds; the bootstrap is the same one at every call.
+
+    Args:
+      reduce: (numbers, axis) → the number over tasks.
+      value: of one or two arrays of samples [R, seeds] → [R].
+      groups: of one scheme or two: [seeds] for each task.
+    """
+    random = np.random.default_rng(0)
+    tasks = list(zip(*groups))
+    point = np.array([value(*(seeds[None] for seeds in task))[0] for task in tasks])  # [tasks]
+    drawn = np.array([
+        value(*(random.choice(seeds, (_NUM_BOOTSTRAP, len(seeds))) for seeds in task)) for task in tasks
+    ])  # fmt: skip  # [tasks, R]
+    picks = random.integers(len(tasks), size=drawn.shape)
+    intervals = [
+        tuple(float(x) for x in np.percentile(reduce(numbers, axis=0), [2.5, 97.5]))
+        for numbers in (drawn, np.take_along_axis(drawn, picks, axis=0))
+    ]
+    return Estimate(float(reduce(point, axis=0)), *intervals)
 
 
 def condition_name(fraction: float, lag: int) -> str:
-    replay = "no replay" if not fraction else f"{fraction:.0%} replay"
+    replay = "no replay" if not fraction else f"{100 * fraction:.3g} % replay"
     return f"{replay}, lag {lag}"
 
 
@@ -112,47 +186,8 @@ def interval(returns: np.ndarray) -> tuple[float, float]:
     return float(np.mean(returns)), float(half)
 
 
-def interquartile_means(matrices: dict[str, np.ndarray]) -> dict[str, tuple[float, float, float]]:
-    """Returns {name: (IQM, lower, upper)} of scaled scores [seeds, tasks], with 95 % stratified bootstrap intervals."""
-    from rliable import metrics
-
-    points, intervals = _estimates(matrices, lambda x: np.array([metrics.aggregate_iqm(x)]))
-    return {name: (float(points[name][0]), *map(float, intervals[name][:, 0])) for name in matrices}
-
-
-def _estimates(scores: dict, aggregate) -> tuple[dict, dict]:
-    """Returns rliable's point and interval estimates, the same ones at every call."""
-    from rliable import library
-
-    with _seeded(0):
-        return library.get_interval_estimates(scores, aggregate, reps=_NUM_BOOTSTRAP)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int):
-    """Seeds NumPy's global generator during the block: rliable draws from it, whatever `random_state` it is given."""
-    state = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
-
-
 def _mean_of_finite(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Returns the mean over rows, NaNs left out; NaN where all rows are NaN."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
         return np.nanmean(rows, axis=0)
-
-
-def improvement(one: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
-    """Returns the probability that a seed of `one` beats a seed of `other`, with its 95 % interval."""
-    points, intervals = _estimates({"pair": (one, other)}, lambda x, y: np.array([_share_of_wins(x, y)]))
-    return float(points["pair"][0]), *map(float, intervals["pair"][:, 0])
-
-
-def _share_of_wins(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns what rliable's `probability_of_improvement` does, for [seeds, tasks] each, a hundred times as fast."""
-    one, other = one[:, None], other[None]
-    return float(np.mean((one > other) + 0.5 * (one == other)))

@@ -66,6 +66,46 @@ def test_a_single_setting_needs_no_sweep(make):
     assert grid.num_cells == 8 * 3
 
 
+TWO_TASKS = {"catch": {"scale": [-1.0, 1.0]}, "other": {"scale": [0.0, 10.0], "num_seeds": 4}}
+
+
+def test_several_seeds_choose_and_none_of_them_reports(make):
+    grid = make(num_sweep_seeds=3, num_best=1)
+    block = next(grid.blocks())
+    sweep = grid.sweep(block)
+    assert len(sweep) == 4 * 3 and {cell.seed for cell in sweep} == {0, 1, 2}
+    returns = {cell: {(1e-3, 0.01): [0.9, -0.9, -0.9], (3e-3, 0.1): [0.1, 0.2, 0.1]}.get(
+        (cell.learning_rate, cell.entropy), [0.0, 0.0, 0.0])[cell.seed] for cell in sweep}  # fmt: skip
+    assert grid.settings(block, returns) == [(3e-3, 0.1)]  # not the one with the best single run
+    assert [cell.seed for cell in grid.finals(block, returns)] == [3, 4, 5]
+    assert all(grid.has(cell) for cell in (*sweep, *grid.finals(block, returns)))
+    assert not grid.has(sweep[0]._replace(seed=3)) and not grid.has(sweep[0]._replace(phase=FINAL, seed=2))
+
+
+def test_a_task_without_a_sweep_takes_what_the_others_choose(make, tmp_path):
+    (tmp_path / "other.yaml").write_text((LAB / "catch.yaml").read_text())
+    (tmp_path / "long.yaml").write_text((LAB / "catch.yaml").read_text())
+    long = {"scale": [0.0, 1.0], "sweep": False, "num_seeds": 2}
+    grid = make(tasks={"long": long} | TWO_TASKS, schemes=["none"], lags=[0], replay_fractions=[0.0], num_best=1)
+    swept = Block("catch", "none", 0.0, 0)
+    block = swept._replace(task="long")
+    assert grid.sweep(block) == [] and grid.finals(block, {}) == []
+    # scaled: 0.5 0.5 1.0 0.5 on catch, 0.9 0.1 0.2 0.0 on the other; the sum decides, 1.4 of the first
+    returns = dict(zip(grid.sweep(swept), [0.0, 0.0, 1.0, 0.0]))
+    assert grid.settings(block, returns) == []  # the other task's sweep is not done
+    returns |= dict(zip(grid.sweep(swept._replace(task="other")), [9.0, 1.0, 2.0, 0.0]))
+    assert grid.settings(block, returns) == [(1e-3, 0.01)] and grid.settings(swept, returns) == [(3e-3, 0.01)]
+    assert [cell.seed for cell in grid.finals(block, returns)] == [1, 2]
+    assert not grid.has(grid.finals(block, returns)[0]._replace(phase=SWEEP, seed=0))
+    assert grid.num_cells == (0 + 2) + (4 + 3) + (4 + 4)
+    assert [cell.task for cell in grid.available({})] == ["catch"] * 4 + ["other"] * 4
+
+
+def test_settings_at_an_edge_of_the_sweep(make):
+    grid = make(learning_rates=[1e-3, 3e-3, 1e-2], entropy_costs=[0.01])
+    assert [grid.is_at_edge((rate, 0.01)) for rate in (1e-3, 3e-3, 1e-2)] == [True, False, True]
+
+
 def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
     grid = make(schemes=["none", "wide"], variants={"wide": {"correction": "vtrace", "clip_rho": 2.0}})
     cell = grid.sweep(Block("catch", "wide", 0.5, 2))[3]
@@ -96,6 +136,8 @@ NAN = float("nan")
     (dict(tasks={"pnog": {"scale": [0.0, 1.0]}}), "pnog.yaml: No such file or directory"),
     (dict(schemes=["vtrace", "vtrace"]), "schemes: vtrace is named twice; expected each once"),
     (dict(lags=[1, 2, 1]), "lags: 1 is named twice"),
+    (dict(tasks={"catch": {"scale": [-1.0, 1.0], "sweep": False}}), "tasks: none is swept; expected one to choose among"),
+    (dict(tasks={"catch": {"scale": [-1.0, 1.0], "num_seeds": 0}}), "tasks.catch.num_seeds: got 0"),
     (dict(tasks={"catch": {"scale": [1.0, 1.0]}}), "expected the return that counts as 0, then a larger one"),
     (dict(tasks={"catch": {"scale": [NAN, 1.0]}}), "tasks.catch.scale.0: got 'nan'; input should be a finite number"),
     (variant(correction="vtrace", clip_roh=2.0), "loss.clip_roh: unknown key; did you mean loss.clip_rho?"),
