@@ -68,6 +68,7 @@ class EnvironmentSpec(NamedTuple):
 
     observation: one single observation (one frame where frames are stacked). actions: what may be done in it.
     num_stacked: k, the frames a network sees at once. frames_per_step: emulator frames per agent step (action repeat).
+    parts: of a dict or tuple observation, which is flattened into one array: name and spec of each, in their order.
     """
 
     name: str
@@ -75,6 +76,7 @@ class EnvironmentSpec(NamedTuple):
     actions: Actions
     num_stacked: int = 1
     frames_per_step: int = 1
+    parts: tuple[tuple[str, ArraySpec], ...] = ()
 
 
 class Step(NamedTuple):

@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from impala import config as config_lib
 from impala.config import Config, ConfigError, reading, uses
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -85,9 +86,9 @@ def load_text(tmp_path):
         ("seed", None, "seed: got None; input should be a valid integer"),
         ("environment.name", None, "environment.name: got None; expected a name, or a list of names"),
         # names
-        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser; did you mean vtrace?"),
+        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, nor package.module:name of your own; did you mean vtrace?"),
         ("network.torso", "reznet",
-         "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet; did you mean resnet?"),
+         "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
          "environment.protocol: 'paper2019' is not one of paper2018, baselines, machado2018, cleanba; did you mean paper2018?"),
         ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop, centered_rmsprop"),
@@ -453,11 +454,11 @@ def test_what_may_change_on_resume_exists():
 
 
 def literal(*path):
-    """The words of a Literal field, in order."""
+    """The words of a field, in order, but for parts of one's own."""
     model = Config
     for name in path[:-1]:
         model = model.model_fields[name].annotation
-    return typing.get_args(model.model_fields[path[-1]].annotation)
+    return tuple(word for word in reading._choices(model.model_fields[path[-1]]) if ":" not in word)
 
 
 def test_literals_are_the_names_on_the_shelves():
@@ -481,10 +482,11 @@ def test_literals_are_the_names_that_functions_know():
     from impala.learning import optimizers
     from impala.networks import torsos
 
+    frames = EnvironmentSpec("frames", ArraySpec((84, 84), np.uint8), Discrete(2), num_stacked=4)
     for name in literal("network", "torso"):
-        assert torsos.make(name, num_stacked=4, hidden_sizes=(8,))
+        assert torsos.make(name, frames, hidden_sizes=(8,))
     with pytest.raises(ValueError) as caught:
-        torsos.make("?", num_stacked=4)
+        torsos.make("?", frames)
     assert str(caught.value).endswith(f"expected {', '.join(literal('network', 'torso')[:-1])} or resnet")
     for name in literal("learner", "optimizer"):
         assert optimizers.make(name, [tf.Variable(0.0)], epsilon=0.1)
@@ -519,7 +521,7 @@ def test_importing_the_config_imports_neither_tensorflow_nor_a_station():
     heavy = {"impala", "tensorflow", "reverb", "launchpad", "gymnasium", "ale_py", "numpy", "grpc"}
     code = f"import sys, impala.config; print(*sorted(m for m in sys.modules if m.split('.')[0] in {heavy}))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert {".".join(name.split(".")[:2]) for name in result.stdout.split()} == {"impala", "impala.config"}
+    assert {".".join(name.split(".")[:2]) for name in result.stdout.split()} == {"impala", "impala.config", "impala.own"}
 
 
 # --- anything at all ---
@@ -653,7 +655,10 @@ def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_th
 @pytest.mark.parametrize("data, expected", [
     ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic"),
     ({"agent.double": True}, "agent.double: not with agent.name=actor_critic; expected no such key"),
-    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning'"),
+    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', nor package.module:name of your own"),
+    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', nor package.module:name of your own"),
+    ({"network.torso": "my module:Torso"},
+     "network.torso: 'my module:Torso' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own"),
     ({"replay.min_size": 7}, "replay.min_size=7: not with program=impala; expected 50000"),
     ({"ga3c.num_trainers": 7}, "ga3c.num_trainers=7: not with program=impala; expected 2"),
 ])  # fmt: skip

@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
-BASE = {"types", "returns", "sampling", "distributions", "timing"}
+BASE = {"types", "returns", "sampling", "distributions", "timing", "own"}
 
 # A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
 MAY_IMPORT = {
@@ -33,18 +33,19 @@ MAY_IMPORT = {
     "distributions": {"types", "sampling"},
     "provenance": set(),
     "timing": set(),
-    "config": set(),
+    "own": set(),
+    "config": {"own"},
     "corrections": {"types", "returns"},
     "losses": {"types", "distributions", "corrections"},
-    "environments": {"types"},
-    "networks": {"types", "distributions"},
+    "environments": {"types", "own"},
+    "networks": {"types", "distributions", "own"},
     "acting": {"types", "sampling", "timing"},
     "replay": {"types", "timing"},
     "learning": {"types"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
-    "launching": {"config", "provenance"},
+    "launching": {"config", "provenance", "own"},
     # What configures a network, a loss and a learner is written once: in `agents`.
     "agents": {*BASE, *STATIONS, "config"},
     "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},

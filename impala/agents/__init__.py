@@ -10,15 +10,23 @@ An agent is a module of this folder. It never asks in which process something ha
     make_schedules(config, total_frames)                frames → keyword arguments of `Learner.update`
     EXPLORES_BEYOND_ITS_POLICY                          whether `target_return` looks at evaluations
 
-To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`.
+To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
+keep it to yourself, as a module, class instance or namespace of `agent.name: package.module:name`.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
+from impala import own
 from impala.config import Config
 
+MEMBERS = (
+    "check", "make_network", "make_behaviour", "make_chunk_spec", "make_learner", "make_schedules",
+    "EXPLORES_BEYOND_ITS_POLICY",
+)  # fmt: skip
 
-def of(config: Config) -> ModuleType:
+
+def of(config: Config) -> Any:
     """Returns the configured agent."""
-    return importlib.import_module(f"impala.agents.{config.agent.name}")
+    name = config.agent.name
+    return own.load(name) if own.is_own(name) else importlib.import_module(f"impala.agents.{name}")

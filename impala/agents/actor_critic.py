@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 
+from impala import own
 from impala.agents import shared
 from impala.config import OF_DISCRETE_ACTIONS, Config, ConfigError, LossConfig
 from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
@@ -148,7 +149,7 @@ def make_correction(loss: LossConfig):
 
     word = loss.correction
     name = losses.POLICY_TERMS[word].correction if word in losses.POLICY_TERMS else word
-    return _bound(corrections.SCHEMES[name], loss)
+    return _bound(own.load(name) if own.is_own(name) else corrections.SCHEMES[name], loss)
 
 
 def _bound(function: Callable, loss: LossConfig) -> Callable:

@@ -1,12 +1,21 @@
 """What several agents have in common."""
 
+from impala import own
 from impala.config import Config, ConfigError
 from impala.types import EnvironmentSpec
 
 
 def check_torso(torso: str, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError if a torso does not take the environment's observations."""
+    """Raises ConfigError if a torso of the shelf does not take the environment's observations."""
+    if own.is_own(torso):
+        return
     shape = spec.observation.shape
+    if spec.parts:
+        parts = ", ".join(f"{name} {part.shape}" for name, part in spec.parts)
+        raise ConfigError([
+            f"network.torso: {torso!r} takes one array, and {spec.name} has observations of several parts ({parts}); "
+            f"expected {own.FORM}, which takes them apart"
+        ])  # fmt: skip
     takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
     is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
     if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):

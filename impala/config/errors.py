@@ -7,6 +7,8 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from impala import own
+
 
 class ConfigError(ValueError):
     """A configuration that cannot run: one line per error in `lines`; a command that raises it exits with `status`."""
@@ -40,7 +42,9 @@ def describe(error: Mapping, known: Iterable[str]) -> str:
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key{nearest(key, known)}"
     if error["type"] == "union_tag_invalid":
-        return f"{key}.name: {_show(value.get('name'))} is not one of {error['ctx']['expected_tags']}"
+        tags = error["ctx"]["expected_tags"].replace("'own'", f"nor {own.FORM}")
+        name = value.get("name") if isinstance(value, dict) else value
+        return f"{key}.name: {_show(name)} is not one of {tags}"
     if error["type"] == "missing":
         return f"{key}: missing; expected a value"
     if error["type"] == "value_error":

@@ -194,15 +194,24 @@ def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), p
     comments = _comments(model)
     for name, field in model.model_fields.items():
         key, kind = prefix + (field.alias or name), field.annotation
-        kinds = [each for each in (kind, *typing.get_args(kind)) if isinstance(each, type)]
+        kinds = [typing.get_args(each)[0] if hasattr(each, "__metadata__") else each for each in typing.get_args(kind)]
+        kinds = [each for each in (kind, *kinds) if isinstance(each, type)]
         models = [each for each in kinds if issubclass(each, pydantic.BaseModel)]
         if models:
             chosen = [m for m in models if not agents or len(models) == 1 or m.model_fields["name"].default in agents]
             yield from {row[0]: row for m in chosen for row in _documented(m, prefix=f"{key}.")}.values()
             continue
-        choices = " | ".join(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else ""
+        choices = " | ".join(_choices(field))
         default = "…" if field.is_required() else _as_yaml(field.default)
         yield key, default, "; ".join(filter(None, [choices, comments.get(name, "")]))
+
+
+def _choices(field: pydantic.fields.FieldInfo) -> list[str]:
+    """Returns the words that a key takes; [] if it takes something else."""
+    shelves = [each.func.words for each in field.metadata if hasattr(getattr(each, "func", None), "words")]
+    if shelves:
+        return [*shelves[0], "package.module:name"]
+    return list(typing.get_args(field.annotation)) if typing.get_origin(field.annotation) is typing.Literal else []
 
 
 @functools.cache  # to read the source takes as long as all else of the command line's configuration

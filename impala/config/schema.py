@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from impala import own
 from impala.config import uses
 from impala.config.sections import (
     ActorConfig,
@@ -142,6 +143,14 @@ class Config(Model):
     def has_use_for(self, key: str) -> bool:
         """Returns whether this program with this agent uses a dotted key."""
         return uses.is_of_program(key, self.program) and uses.is_of_agent(key, self.agent.name)
+
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """The parts of the user's own, but environments: `package.module:name` by the key that names it."""
+        words = {
+            "network.torso": self.network.torso, "loss.correction": self.loss.correction, "agent.name": self.agent.name,
+        }  # fmt: skip
+        return {key: word for key, word in words.items() if own.is_own(word)}
 
     @property
     def replays_alone(self) -> bool:

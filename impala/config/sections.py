@@ -1,12 +1,17 @@
 """The sections of a configuration, one for each station or program, and the range of every value."""
 
+import typing
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PlainValidator, Tag, model_validator
+
+from impala import own
+from impala.config.errors import nearest
 
 _LEAST, _MOST = 1e-30, 1e30  # tensors compute in float32, which knows nothing between 0 and 1e-38 and nothing past 3e38
 
+Torso = Literal["mlp", "minatar", "shallow", "nature", "resnet"]
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
     "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
@@ -22,6 +27,18 @@ def _in_float32(value: float) -> float:
     if _MOST < abs(value) < float("inf"):
         raise ValueError(f"got {value}, which float32 turns into infinity; expected {_MOST} or less")
     return value
+
+
+class _WordOrOwn(typing.NamedTuple):
+    """Validates a word of a shelf, or a part of the user's own; `words` are the shelf's."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: str) -> str:
+        if value in self.words or own.is_own(value):
+            return value
+        hint = nearest(value, self.words)
+        raise ValueError(f"{value!r} is not one of {', '.join(self.words)}, nor {own.FORM}{hint}")
 
 
 def _below_one(value: float) -> float:
@@ -42,6 +59,8 @@ Finite = Float32
 LearningRate = Annotated[Float32, Field(gt=0, le=100)]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Python waits no longer than three times that
 Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
+TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
+CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Correction)))]
 Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[Float32, Field(ge=0, le=1)]
 Decay = Annotated[Float32, Field(ge=0, lt=1), AfterValidator(_below_one)]
@@ -60,12 +79,15 @@ def _names(value) -> str | tuple[str, ...]:
     return value if isinstance(value, str) else tuple(names)
 
 
+Names = Annotated[Any, PlainValidator(_names)]
+
+
 class Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class EnvironmentConfig(Model):
-    name: Annotated[Any, PlainValidator(_names)]  # atari:<game>, minatar:<game>, catch, gymnasium ids; or a list: tasks
+    name: Names  # atari:<game>, minatar:<game>, catch, a gymnasium id, package.module:name; or a list: tasks
     protocol: Literal["paper2018", "baselines", "machado2018", "cleanba"] = "paper2018"  # environments/atari.py
     action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
 
@@ -76,7 +98,7 @@ class EnvironmentConfig(Model):
 
 
 class NetworkConfig(Model):
-    torso: Literal["mlp", "minatar", "shallow", "nature", "resnet"] = "shallow"
+    torso: TorsoOrOwn = "shallow"  # networks/torsos.py
     hidden_sizes: Sizes = (64, 64)  # of the MLP
     normalisation: Literal["median", "mean", "plain", "raw"] = "median"  # of frames: networks/features.py
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
@@ -142,13 +164,13 @@ class ReplayConfig(Model):
 class ActorCriticConfig(Model):
     """A policy and a value: agents/actor_critic.py. `loss` says how they learn."""
 
-    name: Literal["actor_critic"] = "actor_critic"
+    name: Literal["actor_critic"] = "actor_critic"  # or package.module:name
 
 
 class QLearningConfig(Model):
     """Action values: agents/q_learning.py. The defaults are those of DQN (Mnih et al. 2015)."""
 
-    name: Literal["q_learning"] = "q_learning"
+    name: Literal["q_learning"] = "q_learning"  # or package.module:name
     double: bool = False  # the online network chooses the action that the target network values
     dueling: bool = False  # a stream for the value and one for advantages
     n_step: Annotated[int, Field(ge=1, le=1000)] = 1  # rewards before the bootstrap
@@ -161,13 +183,30 @@ class QLearningConfig(Model):
     evaluation_epsilon: Fraction = 0.001  # of evaluations; the paper's is 0.05
 
 
-AgentConfig = Annotated[ActorCriticConfig | QLearningConfig, Field(discriminator="name")]
+class OwnAgentConfig(pydantic.BaseModel):
+    """An agent of the user's own: `agents/__init__.py` says what it has. Any further keys are its settings."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="allow", strict=True)
+    name: str
+
+
+def _kind_of_agent(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return "own" if own.is_own(name) else str(name)
+
+
+AgentConfig = Annotated[
+    Annotated[ActorCriticConfig, Tag("actor_critic")]
+    | Annotated[QLearningConfig, Tag("q_learning")]
+    | Annotated[OwnAgentConfig, Tag("own")],
+    Discriminator(_kind_of_agent),
+]
 
 
 class LossConfig(Model):
     """A scheme uses some of these parameters; its file says which, and what they mean."""
 
-    correction: Correction = "vtrace"  # with program: ga3c epsilon_add
+    correction: CorrectionOrOwn = "vtrace"  # with program: ga3c epsilon_add
     clip_rho: Clip = 1.0  # ρ̄
     clip_c: Clip = 1.0  # c̄
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient

@@ -61,5 +61,5 @@ def is_of_program(key: str, program: str) -> bool:
 
 
 def is_of_agent(key: str, agent: str) -> bool:
-    """Returns whether an agent uses a key."""
-    return agent == "actor_critic" or not key.startswith("loss.") or key in _SHARED_BY_AGENTS
+    """Returns whether an agent uses a key; one of the user's own may use all of them."""
+    return agent != "q_learning" or not key.startswith("loss.") or key in _SHARED_BY_AGENTS

@@ -1,16 +1,18 @@
-"""Choose one: `atari:<game>`, `minatar:<game>`, one of `OWN` by its name, or any gymnasium id.
+"""Choose one: `atari:<game>`, `minatar:<game>`, one of `OWN` by its name, any gymnasium id, or one of the user's own.
 
 All are vectorised and behind one interface.
 
-To bring your own environment, write a class with the members of `Environment` and hand it to an actor, or
-register it with gymnasium and give its id.
+One of the user's own is `package.module:name`: an id that the module registers with gymnasium; else a class or function
+of it, which takes `num_environments` and makes an `Environment`, or takes nothing and makes a `gymnasium.Env`.
 """
 
 import difflib
 import importlib
+import inspect
 import re
 import warnings
 
+from impala import own
 from impala.types import Environment
 
 OWN = {"catch": "Catch", "cliff_walking": "CliffWalking", "river_swim": "RiverSwim", "seek_avoid": "SeekAvoid"}
@@ -43,7 +45,25 @@ def make(
         return getattr(module, OWN[name])(num_environments=num_environments)
     from impala.environments import gymnasium_environment
 
+    if own.is_own(name) and (part := _own_part(name)):
+        if "num_environments" in inspect.signature(part).parameters:
+            return part(num_environments=num_environments)
+        from impala.environments import handed_in
+
+        id_ = handed_in.name_of(part)
+        made = gymnasium_environment.Gymnasium(id_, num_environments=num_environments, with_picture=with_picture)
+        made.spec = made.spec._replace(name=name)
+        return made
     return gymnasium_environment.Gymnasium(name, num_environments=num_environments, with_picture=with_picture)
+
+
+def _own_part(name: str):
+    """Returns the class or function that `package.module:name` is; None if the module registers it with gymnasium."""
+    import gymnasium
+
+    module, _, attribute = name.partition(":")
+    importlib.import_module(module)
+    return None if attribute in gymnasium.registry else own.load(name)
 
 
 def fault(environment: Environment) -> str | None:

@@ -1,10 +1,12 @@
-"""Any gymnasium id that observes a box of numbers, or one of n states; discrete, multi-discrete or continuous actions.
+"""Any gymnasium id that observes boxes of numbers or one of n states; discrete, multi-discrete or continuous actions.
 
-One of n states, as in gymnasium's toy text environments, becomes a one-hot vector.
+One of n states, as in gymnasium's toy text environments, becomes a one-hot vector. A dict or tuple of observations is
+flattened into one vector, whose parts `EnvironmentSpec.parts` names; a tuple of discrete actions is multi-discrete.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,14 +29,15 @@ class Gymnasium:
         )
         observation, action = self._environment.single_observation_space, self._environment.single_action_space
         actions, self._to_space = _actions(action)
-        seen, self._observe = _observations(observation)
+        seen, self._observe, parts = _observations(observation)
         if actions is None or seen is None:
             raise ValueError(
-                f"{name} has observations {observation} and actions {action}; expected a Box or Discrete, and actions "
-                "of a Discrete, MultiDiscrete or MultiBinary space or a Box with one axis"
+                f"{name} has observations {observation} and actions {action}; expected a Box or Discrete, or a Dict or "
+                "Tuple of them, and actions of a Discrete, MultiDiscrete or MultiBinary space, a Tuple of those, or a "
+                "Box with one axis"
             )
         self.num_environments = num_environments
-        self.spec = EnvironmentSpec(name, seen, actions)
+        self.spec = EnvironmentSpec(name, seen, actions, parts=parts)
         self._boundaries = Boundaries(num_environments)
 
     def reset(self, seed: int) -> Step:
@@ -89,23 +92,77 @@ class Gymnasium:
 
 def _misfit(space, observation) -> str | None:
     """Returns how an observation differs in kind from what its space announces, or None; bounds are not checked."""
+    if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        return next(filter(None, (_misfit_of_part(path, leaf, observation) for path, leaf in _leaves(space))), None)
     if isinstance(space, gymnasium.spaces.Discrete):
         is_one = np.size(observation) == 1 and space.contains(np.asarray(observation).reshape(()).item())
         return None if is_one else f"observation is {observation!r}; expected one of {space}"
     return trials.fault_of_array("observation", observation, space.shape, space.dtype)
 
 
-def _observations(space) -> tuple[ArraySpec | None, Callable]:
-    """Returns what agents see of an observation space (None if unsupported), and how to convert observations [N, …]."""
+def _misfit_of_part(path: tuple, space, observation) -> str | None:
+    try:
+        part = _at(path, observation)
+    except (KeyError, IndexError, TypeError):
+        return f"observation has no part {_name(path)}; expected {space} there"
+    found = _misfit(space, part)
+    return found and f"part {_name(path)} of the {found}"
+
+
+Parts = tuple[tuple[str, ArraySpec], ...]
+
+
+def _observations(space) -> tuple[ArraySpec | None, Callable, Parts]:
+    """Returns what agents see of an observation space, how to convert observations [N, …], and their parts.
+
+    None instead of a spec if the space is not supported; no parts where it is not composite.
+    """
     spaces = gymnasium.spaces
     match space:
         case spaces.Discrete():
             one_hot = np.eye(int(space.n), dtype=np.float32)
-            return ArraySpec((int(space.n),), np.float32), lambda observation: one_hot[observation - space.start]
+            return ArraySpec((int(space.n),), np.float32), lambda observation: one_hot[observation - space.start], ()
         case spaces.Box():
             dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-            return ArraySpec(tuple(space.shape), dtype), lambda observation: observation.astype(dtype)
-    return None, lambda observation: observation
+            return ArraySpec(tuple(space.shape), dtype), lambda observation: observation.astype(dtype), ()
+        case spaces.Dict() | spaces.Tuple():
+            return _composite(space)
+    return None, lambda observation: observation, ()
+
+
+def _composite(space) -> tuple[ArraySpec | None, Callable, Parts]:
+    """The same for a Dict or Tuple, nested ones included: one vector, bytes if all its parts are bytes."""
+    paths = [path for path, _ in _leaves(space)]
+    specs, observe, _ = zip(*(_observations(leaf) for _, leaf in _leaves(space)))
+    if None in specs:
+        return None, observe[0], ()
+    dtype = np.uint8 if all(spec.dtype == np.uint8 for spec in specs) else np.float32
+
+    def flatten(observation) -> np.ndarray:
+        parts = [convert(_at(path, observation)) for path, convert in zip(paths, observe)]
+        return np.concatenate([part.reshape(len(part), -1).astype(dtype) for part in parts], axis=1)
+
+    size = sum(int(np.prod(spec.shape)) for spec in specs)
+    return ArraySpec((size,), dtype), flatten, tuple((_name(path), spec) for path, spec in zip(paths, specs))
+
+
+def _leaves(space, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Yields the spaces that a Dict or Tuple consists of, with the keys and indices that lead to each."""
+    spaces = gymnasium.spaces
+    below = space.spaces if isinstance(space, (spaces.Dict, spaces.Tuple)) else None
+    if below is None:
+        yield path, space
+        return
+    for key, each in below.items() if isinstance(below, dict) else enumerate(below):
+        yield from _leaves(each, (*path, key))
+
+
+def _at(path: tuple, observation) -> Any:
+    return functools.reduce(lambda part, key: part[key], path, observation)
+
+
+def _name(path: tuple) -> str:
+    return ".".join(map(str, path))
 
 
 def _actions(space) -> tuple[Actions | None, Callable]:
@@ -120,7 +177,27 @@ def _actions(space) -> tuple[Actions | None, Callable]:
             return MultiDiscrete(space.shape[0] * (2,)), lambda action: action.astype(space.dtype)
         case spaces.Box() if len(space.shape) == 1:
             return Continuous(space.shape[0]), functools.partial(_scale, space)
+        case spaces.Tuple():
+            return _tuple_of_actions(space)
     return None, lambda action: action
+
+
+def _tuple_of_actions(space) -> tuple[Actions | None, Callable]:
+    """The same for a Tuple of discrete actions: a dimension for each, or for each dimension of each."""
+    parts, to_space = zip(*map(_actions, space.spaces))
+    if not all(isinstance(part, (Discrete, MultiDiscrete)) for part in parts):
+        return None, lambda action: action
+    dimensions = [part.num_actions if isinstance(part, MultiDiscrete) else (part.num_actions,) for part in parts]
+    ends = np.cumsum([len(each) for each in dimensions])[:-1]
+
+    def split(action: np.ndarray) -> tuple[np.ndarray, ...]:  # [N, K]
+        columns = np.split(action, ends, axis=1)
+        return tuple(
+            convert(column if isinstance(part, MultiDiscrete) else column[:, 0])
+            for part, convert, column in zip(parts, to_space, columns)
+        )
+
+    return MultiDiscrete(sum(dimensions, ())), split
 
 
 def _scale(space, action: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ import pydantic
 from pydantic import Field, model_validator
 
 from impala import config as config_lib
+from impala import own
 from impala.config import ConfigError, Finite, Frames, LearningRate, NonNegative
 
 SWEEP, FINAL = "sweep", "final"
@@ -63,7 +64,7 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(f"{name}: {repeated[0]} is named twice; expected each once")
         words = typing.get_args(config_lib.Correction)
         for scheme in self.schemes:
-            if scheme not in words and scheme not in self.variants:
+            if scheme not in words and scheme not in self.variants and not own.is_own(scheme):
                 raise ValueError(
                     f"schemes: {scheme!r} is neither a correction nor a variant"
                     f"{config_lib.nearest(scheme, [*words, *self.variants])}"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from impala import config as config_lib
-from impala import provenance
+from impala import own, provenance
 from impala.launching import launches
 
 _PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
@@ -92,7 +92,7 @@ class RunFolder:
     def _write(self, config) -> None:
         texts = {
             self.path / "config.yaml": config_lib.dump(config),
-            self.path / "versions.txt": versions(),
+            self.path / "versions.txt": versions(config),
             self.path / "command.txt": shlex.join(sys.argv) + "\n",
         }
         size = config.population.size
@@ -158,10 +158,13 @@ def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[s
     ]
 
 
-def versions() -> str:
-    """Returns packages, commit and machine, a line each."""
+def versions(config: config_lib.Config) -> str:
+    """Returns packages, commit, machine, and the files of parts of the user's own, a line each."""
     lines = [f"{name} {version}" for name, version in provenance.versions(_PACKAGES).items()]
-    return "\n".join([*lines, f"commit {provenance.commit()}", f"machine {provenance.machine()}"]) + "\n"
+    lines += [f"commit {provenance.commit()}", f"machine {provenance.machine()}"]
+    tasks = [name for name in config.environment.tasks if ":" in name and not name.startswith(("atari:", "minatar:"))]
+    words = [("environment.name", name) for name in tasks] + list(config.own_parts.items())
+    return "\n".join([*lines, *(f"{key} {word} {own.file_and_hash(word)}" for key, word in words)]) + "\n"
 
 
 def is_running(folder: Path) -> bool:

@@ -36,8 +36,7 @@ def make(
       popart_step: of PopArt's moments for each of `num_tasks`; None for plain values.
     """
     made = torsos.make(
-        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed,
-        bfloat16=bfloat16,
+        torso, environment, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed, bfloat16=bfloat16
     )  # fmt: skip
     lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
     popart = None if popart_step is None else PopArt(num_tasks, popart_step)

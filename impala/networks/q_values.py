@@ -114,8 +114,7 @@ def make(
 ) -> QValues:  # fmt: skip
     """Makes a network for discrete actions by the name of its torso, the same for the same seed; see `torsos.make`."""
     made = torsos.make(
-        torso, num_stacked=environment.num_stacked, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed,
-        bfloat16=bfloat16,
+        torso, environment, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed, bfloat16=bfloat16
     )  # fmt: skip
     network = QValues(made, environment.actions.num_actions, is_dueling=is_dueling, seed=seed)
     shape, dtype = environment.observation

@@ -10,24 +10,30 @@
 
 Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
 
-How frames enter: `networks/features.py`.
+How frames enter: `networks/features.py`. A torso of one's own, `package.module:name`, is called with those arguments of
+`make` that it takes.
 """
 
 import itertools
 from collections.abc import Sequence
 
+from impala import own
 from impala.networks.atari_torso import AtariTorso
 from impala.networks.features import NORMALISATIONS, Builder, Torso
 from impala.networks.resnet import ResNet
 from impala.networks.small_torsos import MinAtarTorso, Mlp
+from impala.types import EnvironmentSpec
 
 
 def make(
-    name: str, *, num_stacked: int, hidden_sizes: Sequence[int] = (), normalisation: str = "median", seed: int = 0,
-    bfloat16: bool = False,
+    name: str, environment: EnvironmentSpec, *, hidden_sizes: Sequence[int] = (), normalisation: str = "median",
+    seed: int = 0, bfloat16: bool = False,
 ) -> Torso:  # fmt: skip
-    """Makes the torso called `name`; `num_stacked` frames are stacked, `hidden_sizes` serve the MLP."""
-    of_frames = NORMALISATIONS[normalisation]
+    """Makes the torso called `name` for what `environment` shows; `hidden_sizes` serve the MLP."""
+    of_frames, num_stacked = NORMALISATIONS[normalisation], environment.num_stacked
+    if own.is_own(name):
+        options = dict(hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed, bfloat16=bfloat16)
+        return own.call(own.load(name), environment=environment, num_stacked=num_stacked, **options)
     build = Builder(itertools.count(seed * 1000), "mixed_bfloat16" if bfloat16 else "float32")
     if name == "mlp":
         return Mlp(hidden_sizes, build)

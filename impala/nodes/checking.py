@@ -1,9 +1,8 @@
 """Whether what a configuration names exists on this machine and fits together: asked before any process starts."""
 
-import traceback
-
-from impala import agents
+from impala import agents, own
 from impala.config import Config, ConfigError
+from impala.nodes import own_parts
 from impala.nodes.parts import make_environment
 from impala.types import EnvironmentSpec
 
@@ -15,7 +14,8 @@ def check(config: Config) -> EnvironmentSpec:
 
     Raises:
       ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
-        alike, the torso does not take their observations, or the correction their actions.
+        alike, the torso does not take their observations, or the correction their actions; a part of the user's own
+        cannot be imported, or does not do what is asked of it.
     """
     from impala import environments
 
@@ -25,7 +25,11 @@ def check(config: Config) -> EnvironmentSpec:
     for index in range(len(tasks)):
         specs.append(_try_environment(config, index))
     _check_alike(specs)
+    if own.is_own(config.agent.name):
+        own_parts.check_agent(config.agent.name)
     agents.of(config).check(config, specs[0])
+    if config.own_parts:
+        own_parts.try_out(config, specs[0])
     return specs[0]._replace(name=", ".join(tasks))
 
 
@@ -40,18 +44,12 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     try:
         fault = environments.fault(environment)
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} fails when it is played: {_told(error)}"]) from None
+        raise ConfigError([f"environment.name: {name!r} fails when it is played: {own_parts.told(error)}"]) from None
     finally:
         environment.close()
     if fault:
         raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
     return environment.spec
-
-
-def _told(error: Exception) -> str:
-    """Returns an error and the line that raised it: the user has to fix the environment."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
 
 
 def _check_alike(specs: list[EnvironmentSpec]) -> None:

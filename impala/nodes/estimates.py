@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala import agents
+from impala import agents, own
 from impala.config import Config, ConfigError, flatten
 from impala.types import Chunk, Continuous, EnvironmentSpec, num_bytes
 
@@ -98,9 +98,9 @@ def most_unusual(config: Config, keys: tuple[str, ...]) -> str:
 def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
     """Yields the network's layers, from torso to heads."""
     network, shape = config.network, spec.observation.shape
-    if network.torso == "mlp":
+    if network.torso == "mlp" or own.is_own(network.torso):  # of one's own nothing is known: as a layer of 256 units
         features = math.prod(shape) * spec.num_stacked
-        sizes = network.hidden_sizes
+        sizes = network.hidden_sizes if network.torso == "mlp" else (256,)
     elif network.torso == "resnet":
         *convolutions, (_, features) = _residual(shape, spec.num_stacked)
         yield from convolutions

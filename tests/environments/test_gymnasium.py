@@ -124,7 +124,7 @@ def test_one_of_n_states_is_seen_as_one_hot():
 
 @pytest.mark.parametrize("name, what", [("Table", "Box"), ("Symbols", "MultiDiscrete")])
 def test_refuses_spaces_it_cannot_serve(name, what):
-    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box or Discrete, and actions of a "):
+    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box or Discrete, or a Dict or Tuple"):
         gymnasium_environment.Gymnasium(f"ImpalaTests/{name}-v0", num_environments=1)
 
 

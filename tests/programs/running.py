@@ -19,10 +19,10 @@ START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80
 started: list[subprocess.Popen] = []  # what a test began; ended with it
 
 
-def run(*arguments, timeout=300, **environment):
-    """Runs to the end; returns the completed process with its output as text."""
+def run(*arguments, timeout=300, cwd=ROOT, **environment):
+    """Runs to the end, in the folder `cwd`; returns the completed process with its output as text."""
     return subprocess.run(
-        [*IMPALA, *map(str, arguments)], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        [*IMPALA, *map(str, arguments)], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
         timeout=timeout, check=False,
     )  # fmt: skip
 

@@ -1,0 +1,132 @@
+"""Parts of the user's own, tried out before a run depends on them, in a process that ends afterwards.
+
+It imports TensorFlow, which the launcher does without.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+
+from impala import agents, own
+from impala.config import Config, ConfigError
+from impala.types import EnvironmentSpec
+
+_ANSWER = "own parts: "  # begins the line that is not the parts' own
+
+
+def check_agent(word: str) -> None:
+    """Raises ConfigError if an agent of the user's own cannot be imported, or lacks one of `agents.MEMBERS`."""
+    try:
+        agent = own.load(word)
+    except Exception as error:
+        raise ConfigError([f"agent.name: {word!r} cannot be imported: {told(error)}"]) from None
+    missing = [name for name in agents.MEMBERS if not hasattr(agent, name)]
+    if missing:
+        every = ", ".join(agents.MEMBERS)
+        raise ConfigError([f"agent.name: {word!r} has no {', '.join(missing)}; expected all of {every}"])
+
+
+def try_out(config: Config, spec: EnvironmentSpec) -> None:
+    """Makes and calls the configured parts of the user's own on zeros.
+
+    Raises:
+      ConfigError: one cannot be imported, takes other arguments, or returns something of another shape.
+    """
+    code = f"import sys; sys.path[:] = {sys.path}; from impala.nodes import own_parts; own_parts.answer()"
+    result = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((config, spec)), capture_output=True)
+    answers = [line for line in result.stdout.decode(errors="replace").splitlines() if line.startswith(_ANSWER)]
+    if not answers:  # the parts ended the process
+        last = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing on stderr"]
+        words = ", ".join(f"{key}: {word!r}" for key, word in config.own_parts.items())
+        raise ConfigError([f"{words} ended the process that tried them out, status {result.returncode}: {last[0]}"])
+    if lines := json.loads(answers[-1].removeprefix(_ANSWER)):
+        raise ConfigError(lines)
+
+
+def answer() -> None:
+    """What that process does: reads configuration and environment from stdin, writes what is wrong to stdout."""
+    import os
+
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    config, spec = pickle.load(sys.stdin.buffer)
+    tests = {"network.torso": _torso, "loss.correction": _correction, "agent.name": _agent}
+    lines = []
+    for key, word in config.own_parts.items():
+        try:
+            problem = tests[key](config, spec, word)
+        except (Exception, SystemExit) as error:
+            problem = f"fails when it is tried out: {told(error)}"
+        lines += [f"{key}: {word!r} {problem}"] if problem else []
+    print(_ANSWER + json.dumps(lines), flush=True)
+
+
+def _imported(word: str, test: Callable) -> str | None:
+    try:
+        part = own.load(word)
+    except (Exception, SystemExit) as error:
+        return f"cannot be imported: {told(error)}"
+    return test(part) if callable(part) else f"is {part!r}; expected a class or a function"
+
+
+def _torso(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
+    import tensorflow as tf
+
+    from impala.networks import torsos
+    from impala.networks.features import Features
+
+    def test(_):
+        network = config.network
+        torso = torsos.make(
+            word, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=config.seed
+        )
+        n, b, (shape, dtype) = 3, 2, spec.observation
+        found = torso(tf.zeros([n + spec.num_stacked - 1, b, *shape], dtype), tf.ones([n, b], tf.bool))
+        values = found.values if isinstance(found, Features) else found
+        expected = f"a float32 tensor [{n * b}, F] for {n} observations of {b} environments"
+        if not tf.is_tensor(values):
+            return f"returns {type(values).__name__}; expected {expected}"
+        if values.dtype != tf.float32 or values.shape.rank != 2 or values.shape[0] != n * b:
+            return f"returns {values.dtype.name} of shape {tuple(values.shape)}; expected {expected}"
+        is_module = isinstance(torso, tf.Module)
+        return None if is_module else f"makes a {type(torso).__name__}; expected a tf.Module, whose variables are found"
+
+    return _imported(word, test)
+
+
+def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
+    import tensorflow as tf
+
+    from impala.agents import actor_critic
+
+    def test(_):
+        shape = (3, 2)
+        names = ("v_tm1", "v_t", "r_t", "discount_t", "log_rho_tm1", "mask_t")
+        correction = tf.function(actor_critic.make_correction(config.loss), autograph=False)
+        found = correction(**{name: tf.ones(shape) for name in names})
+        for name in ("target_tm1", "advantage_tm1"):
+            if not hasattr(found, name):
+                return f"returns {type(found).__name__} without {name}; expected impala.corrections.Targets"
+            array = tf.convert_to_tensor(getattr(found, name))
+            if array.shape != shape:
+                return f"returns {name} of shape {tuple(array.shape)} for [T, B] = {shape}; expected the same"
+        return None
+
+    return _imported(word, test)
+
+
+def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
+    agent = own.load(word)
+    agent.make_chunk_spec(config, spec)
+    agent.make_behaviour(config, spec)
+    agent.make_schedules(config)(0)
+    agent.make_learner(config, agent.make_network(config, spec))
+    return None
+
+
+def told(error: BaseException) -> str:
+    """Returns an error and the line that raised it, which the user has to mend."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"

@@ -1,0 +1,57 @@
+"""A user's own part, `package.module:name` where a word of a shelf could stand: found, called, and told apart by hash.
+
+Every process that needs it imports it, from the current folder too. Who names a module trusts it: its code runs.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FORM = "package.module:name of your own"
+_WORD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_own(word: Any) -> bool:
+    """Returns whether a word has the form `package.module:name`."""
+    return isinstance(word, str) and bool(_WORD.fullmatch(word))
+
+
+def load(word: str) -> Any:
+    """Imports the module of `word` and returns what it names there: an attribute, or a module of that package.
+
+    Raises:
+      ImportError: there is no such module, or no such name in it; the message says which.
+      Exception: whatever the module raises while it is imported.
+    """
+    module_name, _, path = word.partition(":")
+    part = importlib.import_module(module_name)
+    for name in path.split("."):
+        if not hasattr(part, name) and inspect.ismodule(part) and hasattr(part, "__path__"):
+            importlib.import_module(f"{part.__name__}.{name}")
+        if not hasattr(part, name):
+            raise ImportError(f"{module_name} has no {path}")
+        part = getattr(part, name)
+    return part
+
+
+def call(function: Callable, **arguments) -> Any:
+    """Calls a function or class with those of the `arguments` that it takes."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
+    names = {parameter.name for parameter in parameters}
+    return function(**{name: value for name, value in arguments.items() if takes_all or name in names})
+
+
+def file_and_hash(word: str) -> str:
+    """Returns the file of `word`'s module and the start of its SHA-256; says so where there is no file to be found."""
+    try:
+        found = importlib.util.find_spec(word.partition(":")[0])
+        path = Path(found.origin)
+        return f"{path} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    except Exception:  # no such module, a built-in one, or a parent package that cannot be imported
+        return "of no file"

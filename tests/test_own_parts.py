@@ -1,0 +1,338 @@
+"""Parts of one's own, named `package.module:name`: they train in every program, and mistakes are a line each."""
+
+import re
+import sys
+import textwrap
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from impala import config as config_lib
+from impala import own
+from impala.config import ConfigError
+from impala.environments import gymnasium_environment
+from impala.lockstep import Lockstep
+from impala.monitoring.logs import read_csv
+from impala.networks import parts
+from impala.nodes import checking
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, MultiDiscrete
+from tests.programs import running
+
+MODULE = """
+import gymnasium
+import numpy as np
+import tensorflow as tf
+
+from impala.corrections import Targets
+from impala.corrections.targets import clipped_exp, weighted_td_targets
+from impala.networks.parts import split
+
+
+def one_step(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None, clip_rho=1.0):
+    rho = clipped_exp(log_rho_tm1, clip_rho)
+    return weighted_td_targets(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, log_rho_tm1=log_rho_tm1,
+                               mask_t=mask_t, rho_tm1=rho, c_tm1=0.0, pg_weight_tm1=rho)
+
+def too_short(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
+    return Targets(v_tm1[:-1], v_tm1)
+
+def other_arguments(v, r):
+    return v
+
+def of_nothing(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
+    return v_tm1
+
+class Boards(tf.Module):
+    def __init__(self, seed):
+        self.layer = tf.keras.layers.Dense(64, "relu", kernel_initializer=tf.keras.initializers.GlorotUniform(seed))
+    def __call__(self, observation, is_first):
+        return self.layer(tf.cast(tf.reshape(observation, [-1, int(np.prod(observation.shape[2:]))]), tf.float32))
+
+class Whole(Boards):
+    def __call__(self, observation, is_first):
+        return observation
+
+class Failing(Boards):
+    def __init__(self):
+        raise RuntimeError("no such luck")
+
+class Exiting(Boards):
+    def __init__(self):
+        import os
+        os._exit(3)
+
+class Split(Boards):
+    def __init__(self, seed, environment):
+        super().__init__(seed)
+        self.environment = environment
+    def __call__(self, observation, is_first):
+        seen = split(observation, self.environment)
+        return super().__call__(tf.concat([seen["hint.0"], seen["noise"]], axis=-1), is_first)
+
+class Guess(gymnasium.Env):
+    \"\"\"Say which of two bits are set; an observation of parts and an action of two.\"\"\"
+    observation_space = gymnasium.spaces.Dict({
+        "hint": gymnasium.spaces.Tuple([gymnasium.spaces.Box(0.0, 1.0, (2,))]),
+        "noise": gymnasium.spaces.Box(-1.0, 1.0, (3,)),
+    })
+    action_space = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)])
+    def _observe(self):
+        return {"hint": (self._bits.astype(np.float32),), "noise": self.np_random.uniform(-1, 1, 3).astype(np.float32)}
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._bits = self.np_random.integers(2, size=2)
+        return self._observe(), {}
+    def step(self, action):
+        return self._observe(), float(np.mean(np.array(action) == self._bits)), True, False, {}
+
+def pairs(num_environments):
+    from impala.environments.catch import Catch
+    return Catch(num_environments=num_environments)
+
+number = 5
+"""
+AGENT = """
+from impala.agents.actor_critic import *
+
+def make_schedules(config, total_frames=None):
+    return lambda frames: dict(learning_rate=config.agent.rate, entropy_cost=0.01, epsilon=1e-5)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a user's modules, on this process's path too."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "my_parts").mkdir()
+    (folder / "my_parts" / "__init__.py").write_text("")
+    (folder / "my_parts" / "all.py").write_text(textwrap.dedent(MODULE.replace('\\"', '"')))
+    (folder / "my_parts" / "agent.py").write_text(AGENT)
+    (folder / "my_parts" / "half_agent.py").write_text("def check(config, spec):\n    pass\n")
+    (folder / "my_parts" / "broken.py").write_text("import numpy\n1 / 0\n")
+    sys.path.append(str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+def catch(**overrides):
+    data = {"environment": {"name": "catch"}, "network": {"torso": "mlp"}, "learner": {"batch_size": 8}}
+    return config_lib.build(data, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+# --- the words
+
+
+@pytest.mark.parametrize("word, expected", [
+    ("my_module:Torso", True), ("a.b.c:d.e", True), ("shallow", False), ("a.b:", False), (":x", False), ("a:b:c", False),
+    ("a b:c", False), ("my:Game-v0", False), ("1a:b", False), (None, False), (5, False),
+])  # fmt: skip
+def test_which_words_are_ones_own(word, expected):
+    assert own.is_own(word) == expected
+
+
+def test_attributes_and_modules_of_a_package_are_found(folder):
+    assert own.load("my_parts.all:one_step").__name__ == "one_step"
+    assert own.load("my_parts:agent").__name__ == "my_parts.agent"
+    assert own.load("my_parts:all.Guess").__name__ == "Guess"
+    for word, says in (("my_parts.all:nothing", "my_parts.all has no nothing"), ("nowhere:x", "No module named 'nowhere'")):
+        with pytest.raises(ImportError, match=re.escape(says)):
+            own.load(word)
+
+
+def test_a_part_gets_the_arguments_that_it_takes():
+    assert own.call(lambda seed: seed, seed=3, other=4) == 3
+    assert own.call(lambda **all_: all_, seed=3, other=4) == dict(seed=3, other=4)
+    assert own.call(lambda: 1, seed=3) == 1
+
+
+def test_file_and_hash(folder):
+    path = folder / "my_parts" / "agent.py"
+    before = own.file_and_hash("my_parts.agent:x")
+    assert before.startswith(f"{path} sha256:")
+    path.write_text(AGENT + "\n")
+    assert own.file_and_hash("my_parts.agent:x") != before
+    path.write_text(AGENT)
+    assert own.file_and_hash("my_parts.agent:x") == before
+    assert own.file_and_hash("nowhere.at_all:x") == own.file_and_hash("sys:x") == "of no file"
+
+
+# --- training
+
+
+def test_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(folder, tmp_path):
+    """One of each at once, in the current folder of the command, as a user has them; `versions.txt` names the file."""
+    data = {
+        "environment": {"name": "my_parts.all:Guess"}, "network": {"torso": "my_parts.all:Split"},
+        "loss": {"correction": "my_parts.all:one_step", "clip_rho": 2.0}, "learner": {"batch_size": 8, "learning_rate": 3e-3},
+        "actor": {"num_environments": 16, "num_environment_threads": 1}, "total_frames": 400_000, "target_return": 0.9,
+    }  # fmt: skip
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(data))
+    result = running.run("train", "--config", tmp_path / "own.yaml", "--run", tmp_path / "run", cwd=folder, timeout=120)
+    assert result.returncode == 0, result.stderr
+    rows = read_csv(tmp_path / "run" / "metrics.csv")
+    assert float(rows[-1]["return_mean"]) >= 0.9  # blind play brings 0.5
+    versions = (tmp_path / "run" / "versions.txt").read_text()
+    file = f"{folder}/my_parts/all.py sha256:"
+    for key, name in (("environment.name", "Guess"), ("network.torso", "Split"), ("loss.correction", "one_step")):
+        assert f"{key} my_parts.all:{name} {file}" in versions
+
+
+@pytest.mark.parametrize("program", ["seed", "ga3c"])
+def test_they_train_in_the_other_programs(folder, program):
+    config = catch(program=program, network__torso="my_parts.all:Boards", loss__correction="my_parts.all:one_step")
+    update = next(Lockstep(config).updates(5_000))
+    assert np.isfinite(update.metrics["loss"]) and update.batch.observation.shape[1] == 8
+
+
+def test_an_agent_of_ones_own_with_a_setting_of_its_own(folder):
+    config = catch(agent__name="my_parts:agent", agent__rate=1e-3)
+    checking.check(config)
+    training = Lockstep(config)
+    before = [v.numpy() for v in training.network.trainable_variables]
+    list(training.updates(500))
+    assert any((v.numpy() != b).any() for v, b in zip(training.network.trainable_variables, before))
+    assert float(training.learner.optimizer.learning_rate) == pytest.approx(1e-3)
+
+
+def test_what_a_run_was_begun_with_can_be_read_again(folder):
+    config = catch(agent__name="my_parts:agent", agent__rate=1e-3, network__torso="my_parts.all:Boards")
+    assert config_lib.build(yaml.safe_load(config_lib.dump(config))) == config
+
+
+def test_a_function_that_makes_environments_all_at_once(folder):
+    assert checking.check(catch(environment__name="my_parts.all:pairs")).actions == Discrete(3)
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize("overrides, says", [
+    (dict(network__torso="nowhere:Torso"), "network.torso: 'nowhere:Torso' cannot be imported: ModuleNotFoundError"),
+    (dict(network__torso="my_parts.all:Toso"), "network.torso: 'my_parts.all:Toso' cannot be imported: ImportError: my_parts.all has no Toso"),
+    (dict(network__torso="my_parts.broken:x"), "ZeroDivisionError: division by zero"),
+    (dict(network__torso="my_parts.all:Failing"), "fails when it is tried out: RuntimeError: no such luck"),
+    (dict(network__torso="my_parts.all:Exiting"), "network.torso: 'my_parts.all:Exiting' ended the process that tried them out, status 3"),
+    (dict(network__torso="my_parts.all:Whole"), "returns float32 of shape (3, 2, 10, 5); expected a float32 tensor [6, F]"),
+    (dict(network__torso="my_parts.all:number"), "network.torso: 'my_parts.all:number' is 5; expected a class or a function"),
+    (dict(loss__correction="my_parts.all:too_short"), "returns target_tm1 of shape (2, 2) for [T, B] = (3, 2)"),
+    (dict(loss__correction="my_parts.all:other_arguments"), "fails when it is tried out: TypeError"),
+    (dict(loss__correction="my_parts.all:of_nothing"), "without target_tm1; expected impala.corrections.Targets"),
+    (dict(agent__name="my_parts:half_agent"), "agent.name: 'my_parts:half_agent' has no make_network, make_behaviour"),
+    (dict(agent__name="my_parts:nothing"), "agent.name: 'my_parts:nothing' cannot be imported"),
+    (dict(agent__name="my_parts:agent"), "AttributeError: 'OwnAgentConfig' object has no attribute 'rate'"),
+    (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
+    (dict(environment__name="my_parts.all:number"), "environment.name: 'my_parts.all:number' cannot be made"),
+    (dict(environment__name="my_parts.all:Guess"),
+     "network.torso: 'mlp' takes one array, and my_parts.all:Guess has observations of several parts (hint.0 (2,), noise (3,))"),
+])  # fmt: skip
+def test_mistakes_are_one_line(folder, overrides, says):
+    with pytest.raises(ConfigError) as caught:
+        checking.check(catch(**overrides))
+    (line,) = caught.value.lines
+    assert says in line and "\n" not in line
+
+
+def test_the_command_refuses_before_anything_starts(folder, tmp_path):
+    arguments = ["train", "catch", "--run", tmp_path / "run", "--loss.correction", "my_parts.all:too_short"]
+    result = running.run(*arguments, cwd=folder, timeout=60)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+# --- observations and actions of several parts
+
+
+class Composite(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        picture=gymnasium.spaces.Box(0, 255, (2, 3), np.uint8), place=gymnasium.spaces.Discrete(3, start=1),
+        inner=gymnasium.spaces.Tuple([gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)]),
+    )  # fmt: skip
+    action_space = gymnasium.spaces.Tuple([
+        gymnasium.spaces.Discrete(3, start=5), gymnasium.spaces.MultiBinary(2), gymnasium.spaces.MultiDiscrete([4, 2]),
+    ])  # fmt: skip
+    taken, leaves_out = None, ()
+
+    def _observe(self):
+        seen = dict(picture=np.arange(6, dtype=np.uint8).reshape(2, 3), place=2, inner=(np.float32([0.5]), 1))
+        return {name: part for name, part in seen.items() if name not in self.leaves_out}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(tuple(np.asarray(part).astype(space.dtype) for part, space in zip(action, self.action_space)))
+        type(self).taken = action
+        return self._observe(), 0.0, False, False, {}
+
+
+@pytest.fixture
+def composite():
+    gymnasium.register("Composite-v0", entry_point=Composite)
+    yield gymnasium_environment.Gymnasium("Composite-v0", num_environments=2)
+    gymnasium.registry.pop("Composite-v0")
+
+
+def test_a_dict_is_flattened_and_taken_apart_again(composite):
+    spec = composite.spec
+    # gymnasium's Dict sorts nothing here: the order in which the parts were written
+    assert [name for name, _ in spec.parts] == ["picture", "place", "inner.0", "inner.1"]
+    assert spec.observation == ArraySpec((6 + 3 + 1 + 2,), np.float32)
+    observation = composite.reset(0).observation
+    np.testing.assert_array_equal(observation, [[0, 1, 2, 3, 4, 5, 0, 1, 0, 0.5, 0, 1]] * 2)
+    seen = parts.split(tf.constant(observation[None]), spec)
+    np.testing.assert_array_equal(seen["picture"], np.arange(6).reshape(1, 1, 2, 3).repeat(2, axis=1))
+    np.testing.assert_array_equal(seen["place"][0, 1], [0, 1, 0])
+    assert seen["inner.0"].shape == (1, 2, 1)
+
+
+def test_bytes_stay_bytes():
+    space = gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 255, (2,), np.uint8)] * 2)
+    spec, observe, names = gymnasium_environment._observations(space)
+    assert spec == ArraySpec((4,), np.uint8) and [name for name, _ in names] == ["0", "1"]
+    seen = observe((np.uint8([[1, 2]]), np.uint8([[3, 4]])))
+    assert seen.dtype == np.uint8 and seen.tolist() == [[1, 2, 3, 4]]
+
+
+def test_a_tuple_of_discrete_actions_is_multi_discrete(composite):
+    assert composite.spec.actions == MultiDiscrete((3, 2, 2, 4, 2))
+    composite.reset(0)
+    composite.send(np.int32([[0, 0, 0, 0, 0], [2, 1, 0, 3, 1]]))
+    composite.receive()
+    one, two, three = Composite.taken
+    assert one == 7 and list(two) == [1, 0] and list(three) == [3, 1]
+
+
+def test_a_part_that_is_missing_is_named(composite, monkeypatch):
+    assert composite.fault(8) is None
+    monkeypatch.setattr(Composite, "leaves_out", ("inner",))
+    assert composite.fault(8) == "observation has no part inner.0; expected Box(-1.0, 1.0, (1,), float32) there"
+
+
+@pytest.mark.parametrize("space", [
+    gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-1, 1, (1,))]),
+    gymnasium.spaces.Dict(one=gymnasium.spaces.Discrete(2)),
+])  # fmt: skip
+def test_other_composite_actions_are_refused_by_name(space):
+    assert gymnasium_environment._actions(space)[0] is None
+
+
+def test_unsupported_parts_are_refused_by_name():
+    class Talks(Composite):
+        observation_space = gymnasium.spaces.Dict(says=gymnasium.spaces.Text(5))
+
+    gymnasium.register("Talks-v0", entry_point=Talks)
+    try:
+        with pytest.raises(ConfigError, match="'Talks-v0' cannot be made: Talks-v0 has observations Dict\\('says': Text"):
+            checking.check(catch(environment__name="Talks-v0"))
+    finally:
+        gymnasium.registry.pop("Talks-v0")
+
+
+def test_a_spec_with_parts_is_of_one_array_for_everybody_else():
+    spec = EnvironmentSpec("x", ArraySpec((3,), np.float32), Discrete(2), parts=(("a", ArraySpec((), np.float32)), ("b", ArraySpec((2,), np.float32))))
+    seen = parts.split(tf.constant([[[1.0, 2.0, 3.0]]]), spec)
+    assert seen["a"].shape == (1, 1) and seen["b"].numpy().tolist() == [[[2.0, 3.0]]]
