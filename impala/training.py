@@ -83,8 +83,12 @@ def _with_room(folder: Path):
 
 
 def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
-    from impala.launching import local, processes  # installs the RPC stand-in
+    from impala.launching import local, processes, supervising  # installs the RPC stand-in
+    from impala.launching import threads as threads_lib
+    from impala.launching.interrupts import Interrupts
+    from impala.launching.restarts import Restarts
     from impala.launching.roles import Roles
+    from impala.monitoring import dashboard
     from impala.nodes.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
@@ -94,61 +98,77 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         and_disk = ", and twice that of disk" if config.replay.checkpoint_minutes else ""
         _tell(f"replay takes at most {table_mb['replay']:.0f} MB{and_disk}; compressed, frames take far less")
     module = importlib.import_module(f"impala.programs.{config.program}")
-    roles = Roles(module.ROLES)
-    program = module.make_program(config, spec, Run(run.path, os.getpid(), started, run.next_incarnation(), profile))
-    learners = []
-    for node in program.groups[roles.head][:: config.learner.num_learners]:  # the first of each member
-        handle = node.create_handle()
-        handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
-        learners.append(handle)
-    with local.Interrupts() as interrupts:
+    restarts = Restarts(folder=run.path, **config.restarts.model_dump())
+    local.keep_previous_logs(run.path)
+
+    def launch():
+        this = Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
+        program, roles = module.make_program(config, spec, this), Roles(module.ROLES)
+        learners = _clients(program, config, roles)
         with _with_room(run.path):
-            launched = (local.launch_threads if threads else local.launch)(program, run.path, roles)
-        try:
-            status = _watch(launched, interrupts, [h.dereference() for h in learners], config, run.path, table_mb)
-        except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
-            raise config_lib.ConfigError([str(error)]) from None
-        finally:
-            launched.kill()
-        _tell_the_end(launched, config, run.path)
+            launched = (threads_lib if threads else local).launch(program, run.path, roles)
+        return launched, _ticker(launched, screen, learners, config, table_mb, restarts)
+
+    outcome = supervising.Outcome(None)
+    with Interrupts() as interrupts:
+        with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
+            while outcome.status is None:
+                launched, on_tick = launch()
+                try:
+                    outcome = supervising.Supervisor(
+                        launched, interrupts, on_tick=on_tick, say=screen.say, restarts=restarts,
+                        new_incarnation=run.next_incarnation, liveness_seconds=config.liveness_seconds,
+                    ).run()  # fmt: skip
+                except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
+                    raise config_lib.ConfigError([str(error)]) from None
+                # What was lost counts in wall_seconds: they go on from those of the checkpoint.
+                started = launched.node(_head(launched, config, 0)).facts.get("saved_at") or started
+        _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
         _tell(f"{', '.join(left)} did not stop; the process ends without waiting", sys.stderr)
         processes.flush()
-        os._exit(status)
-    return status
+        os._exit(outcome.status)
+    return outcome.status
 
 
-def _watch(processes, interrupts, learners, config, folder: Path, table_mb: dict[str, float]) -> int:
-    from impala.launching import beats, local
-    from impala.monitoring import dashboard
+def _clients(program, config, roles) -> list:
+    """Returns handles of the learners that gather metrics, the first one of each member."""
+    handles = [node.create_handle() for node in program.groups[roles.head][:: config.learner.num_learners]]
+    for handle in handles:
+        handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
+    return handles
+
+
+def _ticker(launched, screen, handles, config, table_mb: dict[str, float], restarts):
+    """Returns a function that shows what is new in a launch: what nodes say, the newest row of metrics, and notices."""
+    from impala.launching import beats, supervising
     from impala.monitoring.notices import Notices
 
-    with dashboard.Dashboard(folder.name, total_frames=config.total_frames) as screen:
-        said: set[str] = set()
-        members = {}
-        if len(learners) > 1:
-            members = {_head(processes, config, index): config.member_name(index) for index in range(len(learners))}
+    said, members, roles, tables_mb = set(), {}, launched.roles, sum(table_mb.values())
+    learners = [handle.dereference() for handle in handles]
+    if len(learners) > 1:
+        members = {_head(launched, config, index): config.member_name(index) for index in range(len(learners))}
+    find_notices = Notices(
+        patience=lambda doing: beats.patience(doing, config.liveness_seconds), growth=config.memory_growth,
+        allowed_mb=lambda name: tables_mb * roles.of(name).stores, plays=lambda name: roles.of(name).plays,
+        then="it is started again" if launched.can_start_again and config.restarts.max_in_a_row else "the run ends",
+    )  # fmt: skip
 
-        def say_once(key: str, words: str):
-            if key not in said:
-                screen.say(words)
-                said.add(key)
+    def say_once(key: str, words: str):
+        if key not in said:
+            screen.say(words)
+            said.add(key)
 
-        def on_tick():
-            nodes = processes.nodes()
-            for name in processes.names():  # also of one that has just ended
-                for words in processes.node(name).facts.get("says", []):
-                    say_once(name + words, f"{members[name]}: {words}" if name in members else words)
-            screen.update(_row(learners, say_once), find_notices(nodes, local.doing_of(nodes, roles)))
+    def on_tick():
+        nodes = launched.nodes()
+        for name in launched.names():  # also of one that has just ended
+            for words in launched.node(name).facts.get("says", []):
+                say_once(name + words, f"{members[name]}: {words}" if name in members else words)
+        row = _row(learners, say_once)
+        row |= {"restarts": restarts.count} if row else {}
+        screen.update(row, find_notices(nodes, supervising.doing_of(nodes, roles)))
 
-        roles, tables_mb = processes.roles, sum(table_mb.values())
-        find_notices = Notices(
-            patience=lambda doing: beats.patience(doing, config.liveness_seconds), growth=config.memory_growth,
-            allowed_mb=lambda name: tables_mb * roles.of(name).stores, plays=lambda name: roles.of(name).plays,
-        )  # fmt: skip
-        return local.supervise(
-            processes, interrupts, on_tick, screen.say, liveness_seconds=config.liveness_seconds
-        )
+    return on_tick
 
 
 def _head(processes, config, index: int) -> str:
@@ -170,10 +190,11 @@ def _row(learners, say_once) -> dict:
     return row
 
 
-def _tell_the_end(processes, config, folder: Path) -> None:
+def _tell_the_end(processes, config, folder: Path, num_restarts: int) -> None:
     """Prints what was done, by the learners' last reports: log files may lack it."""
     from impala.launching import runs as runs_lib
 
+    again = f", {num_restarts} restarts" if num_restarts else ""
     for index, agent in enumerate(runs_lib.member_folders(folder)):
         facts = processes.node(_head(processes, config, index)).facts
         if not facts.get("has_trained"):
@@ -181,7 +202,8 @@ def _tell_the_end(processes, config, folder: Path) -> None:
         returned = facts.get("return_mean")
         _tell(
             f"{facts['frames']:,} frames, {facts['updates']:,} updates, "
-            f"return {'–' if returned is None else f'{returned:.4g}'}, {facts['wall_seconds']:.0f} s in all · {agent}"
+            f"return {'–' if returned is None else f'{returned:.4g}'}, {facts['wall_seconds']:.0f} s in all{again} · "
+            f"{agent}"
         )
         if facts["saved_updates"] < facts["updates"]:
             lost, newest = facts["frames"] - facts["saved_frames"], facts["saved_updates"]

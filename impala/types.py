@@ -116,11 +116,14 @@ class Environment(Protocol):
         """Frees the environments' resources."""
 
 
+MOST_INCARNATIONS = 2**20  # of a run; a lane's life has room for 21 bits: acting/remote.py
+
+
 class Origin(NamedTuple):
     """Where a chunk comes from; kept as one int64 vector in the chunk.
 
-    run is the run's seed; incarnation counts its launches, since after a resume actors begin anew; seq counts the
-    chunks of one environment. task is the index of what is played, 0 where a run has one task.
+    run is the run's seed; incarnation numbers its launches, and the actors that were started again, since both begin
+    anew; seq counts the chunks of one environment. task is the index of what is played, 0 where a run has one task.
     """
 
     run: int

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
-    "launching": {"config", "provenance", "own"},
+    "launching": {"types", "config", "provenance", "own"},
     # What configures a network, a loss and a learner is written once: in `agents`.
     "agents": {*BASE, *STATIONS, "config"},
     "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},

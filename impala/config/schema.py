@@ -24,6 +24,7 @@ from impala.config.sections import (
     PopulationConfig,
     Positive,
     ReplayConfig,
+    RestartsConfig,
     Seconds,
     Size,
 )
@@ -54,13 +55,14 @@ class Config(Model):
     loss: LossConfig = LossConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     population: PopulationConfig = PopulationConfig()
+    restarts: RestartsConfig = RestartsConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
     checkpoint_period_seconds: Seconds = 60.0
     num_checkpoints: Size = 3  # kept
     log_period_seconds: Seconds = 5.0
-    liveness_seconds: Patience = 300.0  # a node, or an environment, that is silent for so long ends the run
+    liveness_seconds: Patience = 300.0  # a node that is silent for so long is started again
     memory_growth: Positive = 1.0  # of a node, as a share of its memory at the start; more causes a notice
     record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # how many of the first chunks to keep in the run folder
 
@@ -288,6 +290,6 @@ MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
     "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds",
     "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule", "learner.learning_rate_frames",
-    "inference.transport", "population.burn_in_frames",
+    "inference.transport", "restarts.max_in_a_row", "restarts.max_per_hour", "population.burn_in_frames",
     "population.period_episodes", "population.threshold", "population.factor", "population.probability",
 })  # fmt: skip

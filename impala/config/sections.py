@@ -49,6 +49,7 @@ def _below_one(value: float) -> float:
 
 # Bounds are generous: a value past them is a typing error. `nodes.estimates` refuses what this machine cannot hold.
 Count = Annotated[int, Field(ge=1, le=10**9)]
+Times = Annotated[int, Field(ge=0, le=10**6)]
 Frames = Annotated[int, Field(ge=1, le=10**15)]
 Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
 Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, a queue
@@ -296,6 +297,13 @@ class EvaluatorConfig(Model):
     num_episodes: Annotated[int, Field(ge=0, le=10**6)] = 0  # of each evaluation; 0: no evaluator
     period_seconds: Seconds = 300.0  # from the start of one evaluation to the start of the next
     greedy: bool = False
+
+
+class RestartsConfig(Model):
+    """What dies or falls silent is started again: launching/restarts.py."""
+
+    max_in_a_row: Times = 4  # of a node whose lives are short; 0: none, a death ends the run
+    max_per_hour: Times = 60  # of all nodes
 
 
 class PopulationConfig(Model):

@@ -139,20 +139,28 @@ class Listener:
         self._socket.bind("\0" + self.address)
         self._socket.settimeout(_BEAT_SECONDS)
         self._began, self._heard, self._lock = time.monotonic(), {}, threading.Lock()
+        self._started: dict[str, float] = {}  # of a node that was started later than all
         self._looked = self._began
         threading.Thread(target=self._listen, name="signs of life", daemon=True).start()
 
     def node(self, name: str) -> Node:
-        """Returns what is known of a node; one never heard has been silent since the launch."""
+        """Returns what is known of a node; one never heard has been silent since its start."""
         with self._lock:
             now = time.monotonic()
             self._skip_pause(now)
-            heard = self._heard.get(name) or _Heard(self._began, self._began, "starting", 0.0, {})
+            began = self._started.get(name, self._began)
+            heard = self._heard.get(name) or _Heard(began, began, "starting", 0.0, {})
         return Node(now - heard.active, now - heard.at > self._FROZEN_SECONDS, heard.doing, heard.rss_mb, heard.facts)
 
     def has_heard(self, name: str) -> bool:
         """Returns whether the node ever gave a sign of life."""
         return name in self._heard
+
+    def begin_anew(self, name: str) -> None:
+        """Forgets what was heard of a node, whose process is started now."""
+        with self._lock:
+            self._heard.pop(name, None)
+            self._started[name] = time.monotonic()
 
     def close(self) -> None:
         """Stops listening."""
@@ -175,7 +183,8 @@ class Listener:
                         said = json.loads(message)
                         name, age = str(said["name"]), max(0.0, float(said["age"]))
                         # The age that a node reports after it was stopped with us contains the pause: do not count it.
-                        active = max(now - age, self._heard[name].active if name in self._heard else self._began)
+                        heard, began = self._heard.get(name), self._started.get(name, self._began)
+                        active = max(now - age, heard.active if heard else began)
                         self._heard[name] = _Heard(
                             now, active, str(said["doing"]), float(said["rss_mb"]), dict(said["facts"])
                         )
@@ -185,6 +194,7 @@ class Listener:
         pause = now - self._looked
         if pause > _PAUSE_SECONDS:
             self._began += pause
+            self._started = {name: began + pause for name, began in self._started.items()}
             self._heard = {
                 name: heard._replace(at=heard.at + pause, active=heard.active + pause)
                 for name, heard in self._heard.items()

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from impala import provenance
+from impala.types import MOST_INCARNATIONS
 
-_LARGEST = 2**20  # a lane's life has room for an incarnation of 21 bits: acting/remote.py
 _HOURS_BEFORE = 438_288  # from 1970 to 2020
 
 
-def add(path: Path, folders: Iterable[Path]) -> int:
-    """Writes this launch into the file at `path` and returns its incarnation.
+def add(path: Path, folders: Iterable[Path], node: str = "") -> int:
+    """Writes this launch, or that of one `node` again, into the file at `path` and returns its incarnation.
 
     Args:
       folders: of the run's agents, whose TensorBoard event files also show how many launches there were.
@@ -41,9 +41,9 @@ def add(path: Path, folders: Iterable[Path]) -> int:
     if aside.exists():  # damaged now or earlier: the entries no longer count the launches
         numbers.append(_floor(folders))
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    launches.append(
-        {"incarnation": max(numbers) + 1, "time": now, "command": shlex.join(sys.argv), "commit": provenance.commit()}
-    )
+    entry = {"incarnation": max(numbers) + 1, "time": now}
+    entry |= {"node": node} if node else {"command": shlex.join(sys.argv), "commit": provenance.commit()}
+    launches.append(entry)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(launches, indent=1))
     temporary.replace(path)
@@ -56,8 +56,8 @@ def _sound(path: Path) -> list[dict]:
         raise ValueError("it holds something else; expected a list of launches")
     for launch in launches:
         number = launch.get("incarnation", 1)  # the first versions counted the entries
-        if type(number) is not int or not 0 < number < _LARGEST:
-            raise ValueError(f"incarnation {str(number)[:20]}; expected a number from 1 to {_LARGEST - 1}")
+        if type(number) is not int or not 0 < number < MOST_INCARNATIONS:
+            raise ValueError(f"incarnation {str(number)[:20]}; expected a number from 1 to {MOST_INCARNATIONS - 1}")
     return launches
 
 
@@ -65,7 +65,7 @@ def _salvaged(path: Path) -> list[int]:
     """Returns how many launches a damaged file still shows, and the incarnations that it still names."""
     data = path.read_bytes() if path.is_file() else b""
     named = (int(number) for number in re.findall(rb'"incarnation": (\d{1,7})\b', data))
-    return [data.count(b'"time"'), *(number for number in named if number < _LARGEST)]
+    return [data.count(b'"time"'), *(number for number in named if number < MOST_INCARNATIONS)]
 
 
 def _floor(folders: Iterable[Path]) -> int:

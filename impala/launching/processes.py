@@ -20,6 +20,7 @@ from impala.launching.roles import Role
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
+INCARNATION_VARIABLE = "IMPALA_INCARNATION"  # holds the incarnation of a node that was started again
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
 _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
@@ -30,6 +31,11 @@ _of_thread = threading.local()  # `pulse`, of the node that this thread is
 
 class UsageError(RuntimeError):
     """What the user asked for cannot be done here."""
+
+
+def incarnation(of_launch: int) -> int:
+    """Returns the incarnation of this process's node: its launch's, or a newer one if it was started again."""
+    return int(os.environ.get(INCARNATION_VARIABLE, of_launch))
 
 
 def refuse(message: str) -> None:

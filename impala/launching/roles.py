@@ -15,11 +15,12 @@ class Role(NamedTuple):
     is_head: bool = False  # has the weights: writes the last checkpoint, and ends by itself when training is done
     sees_gpu: bool = False
     plays: bool = False  # steps environments, which may hang or leak
+    returns_alone: bool = False  # when it dies; the others are started again together, from the newest checkpoint
     stores: bool = False  # holds chunks, so its memory is expected to grow
 
 
-ACTOR = Role("actor", turn=0, plays=True)
-EVALUATOR = Role("evaluator", turn=0, plays=True)
+ACTOR = Role("actor", turn=0, plays=True, returns_alone=True)
+EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True)
 LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True)
 TABLE = Role("table", turn=2, stores=True)  # last: the learner may still be waiting for it
 

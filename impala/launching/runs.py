@@ -40,7 +40,7 @@ class RunFolder:
                 [f"--run {path}: {error.strerror}; expected a folder that can be made"]
             ) from None
         self._lock = self._lock_or_refuse()
-        self.is_resumed = self._check_contents(config)
+        self.is_resumed, self._incarnation = self._check_contents(config), 0
         try:
             self._write(config)
         except OSError as error:
@@ -108,12 +108,18 @@ class RunFolder:
                 temporary.unlink(missing_ok=True)  # else the folder would hold something but no run
                 raise
 
-    def next_incarnation(self) -> int:
-        """Records this launch and returns its number, higher than any before it, even if their record is damaged."""
+    def next_incarnation(self, node: str = "") -> int:
+        """Records this launch, or a `node` that starts again; returns its number, higher than all before.
+
+        It is that even if their record is damaged. A full disk refuses the first launch, and costs others their record.
+        """
         try:
-            return launches.add(self.path / "launches.json", member_folders(self.path))
+            self._incarnation = launches.add(self.path / "launches.json", member_folders(self.path), node)
         except OSError as error:
-            raise self._unwritable(error) from None
+            if not self._incarnation:
+                raise self._unwritable(error) from None
+            self._incarnation += 1
+        return self._incarnation
 
     def _unwritable(self, error: OSError) -> config_lib.ConfigError:
         return config_lib.ConfigError(

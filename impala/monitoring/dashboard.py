@@ -227,7 +227,7 @@ def _columns(row: dict[str, Any]):
         ("loss", _number(row["loss"], 2)),
         *of_loss,
         ("learning rate", f"{row['learning_rate']:.2e}"),
-        ("skipped updates", str(row["skipped_updates"])),
+        ("skipped updates / restarts", f"{row['skipped_updates']} / {row.get('restarts', 0)}"),
         ("memory learner/actors/table", " / ".join(memory) + " MB"),
     ]
     return left, right

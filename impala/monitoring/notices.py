@@ -23,7 +23,8 @@ class Notices:
     """Finds the notices about the nodes of one launch.
 
     Args:
-      patience: (what a node does) → seconds of silence that end the run.
+      patience: (what a node does) → seconds of silence after which it is taken for dead.
+      then: what happens then.
       growth: how much a node's memory may grow before a notice, beyond half a gigabyte, as a share of its memory when
         it had begun.
       allowed_mb: (name of a node) → growth in MB that is expected in addition.
@@ -32,9 +33,10 @@ class Notices:
 
     def __init__(
         self, *, patience: Callable[[str], float], growth: float, allowed_mb: Callable[[str], float],
-        plays: Callable[[str], bool],
+        plays: Callable[[str], bool], then: str = "the run ends",
     ):  # fmt: skip
-        self._patience, self._growth, self._allowed_mb, self._plays = patience, growth, allowed_mb, plays
+        self._patience, self._growth, self._allowed_mb = patience, growth, allowed_mb
+        self._plays, self._then = plays, then
         self._began_mb: dict[str, float] = {}
         self._last: dict[str, str] = {}
 
@@ -66,7 +68,7 @@ class Notices:
         what = "nothing is heard of its process" if node.is_frozen else "it runs, but its loop makes no step"
         if not node.is_frozen and self._plays(name):
             what += ": an environment that hangs?"
-        return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._patience(doing):.0f} s the run ends"
+        return f"{name} has been silent for {seconds:.0f} s ({what}); after {self._patience(doing):.0f} s {self._then}"
 
     def _memory_growth(self, name: str, node: Node) -> str | None:
         if node.doing == "starting" or not node.rss_mb:

@@ -23,8 +23,8 @@ class ActorNode:
 
         self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
-        self._config, self._spec, self._run, self._index = config, spec, run, index
-        self._reports = reports
+        self._config, self._spec, self._index = config, spec, index
+        self._reports, self._incarnation = reports, processes.incarnation(run.incarnation)
         for table in tables:
             table.server_info(timeout=60)  # a writer would wait for a missing server for ever
         self._network = agents.of(config).make_network(config, spec, on_cpu=True)
@@ -51,7 +51,7 @@ class ActorNode:
         outputs = policies.network_outputs(self._network)
         for lane in range(actor.num_lanes):
             task = self._config.task_of(self._index, lane)
-            origin = Origin(self._config.seed, self._index, lane * num_each, self._run.incarnation, 0, task)
+            origin = Origin(self._config.seed, self._index, lane * num_each, self._incarnation, 0, task)
             lanes.append(make_actor(
                 make_environment(self._config, num_each, actor.num_lane_threads, task), outputs,
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
@@ -62,7 +62,7 @@ class ActorNode:
         return lanes
 
     def _seed(self, lane: int) -> int:
-        return lane_seed(self._config, self._run.incarnation, self._index, lane)
+        return lane_seed(self._config, self._incarnation, self._index, lane)
 
     def run(self) -> None:
         from impala.acting import actors
@@ -70,7 +70,7 @@ class ActorNode:
 
         num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
-        report = Reporter(self._reports, self._index)
+        report = Reporter(self._reports, self._index, self._incarnation)
         processes.begin(self._stop)
         self._stop.doing = "starting"  # until every lane has reset its environments
         for count, episodes in enumerate(actors.interleave(loops)):

@@ -28,7 +28,7 @@ class EvaluatorNode:
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
         state = checkpoints.read_state(run.folder / "best")
         self._best_fitness = state["fitness"] if state else float("-inf")
-        self._incarnation, self._count, self._evaluated = run.incarnation, 0, None
+        self._incarnation, self._count, self._evaluated = processes.incarnation(run.incarnation), 0, None
 
     def run(self) -> None:
         from impala.acting import remote

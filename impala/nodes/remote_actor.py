@@ -24,7 +24,8 @@ class RemoteActorNode(abc.ABC):
         from impala.launching import processes, roles
 
         self._stop = processes.prepare(roles.ACTOR, index)
-        self._config, self._run, self._index, self._learners = config, run, index, learners
+        self._config, self._index, self._learners = config, index, learners
+        self._incarnation = processes.incarnation(run.incarnation)
 
     @abc.abstractmethod
     def _make_actor(self, environment: Environment, origin: Origin, seed: int):
@@ -38,7 +39,7 @@ class RemoteActorNode(abc.ABC):
         from impala.acting import actors, remote
         from impala.launching import processes
 
-        report = Reporter(self._learners[0], self._index)
+        report = Reporter(self._learners[0], self._index, self._incarnation)
         try:
             lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
             processes.begin(self._stop)
@@ -58,10 +59,10 @@ class RemoteActorNode(abc.ABC):
 
     def _lane(self, lane: int) -> tuple:
         config, actor, index = self._config, self._config.actor, self._index
-        task, seed = config.task_of(index, lane), lane_seed(config, self._run.incarnation, index, lane)
+        task, seed = config.task_of(index, lane), lane_seed(config, self._incarnation, index, lane)
         environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
         first = lane * actor.num_lane_environments
-        origin = Origin(config.seed, index, first, self._run.incarnation, 0, task)
+        origin = Origin(config.seed, index, first, self._incarnation, 0, task)
         return self._make_actor(environment, origin, seed), seed
 
     def _request(

@@ -4,15 +4,23 @@ import time
 
 from impala.types import Episode
 
+_MOST_REPORTS = 2**32  # of one incarnation
+
 
 class Reporter:
-    """Sends episodes and shares of time to the learner; what was not acknowledged is sent again."""
+    """Sends episodes and shares of time to the learner; what was not acknowledged is sent again.
 
-    def __init__(self, learner, index: int, period_seconds: float = 1.0):
+    Args:
+      learner: RPC client of what has `report`.
+      index: of the actor.
+      incarnation: of its process: reports of a later one have higher numbers.
+    """
+
+    def __init__(self, learner, index: int, incarnation: int = 0, *, period_seconds: float = 1.0):
         self._learner, self._index, self._period = learner, index, period_seconds
         self._waiting: list[Episode] = []
         self._sent: list[Episode] | None = None  # not acknowledged
-        self._future, self._number, self._due = None, -1, time.monotonic() + period_seconds
+        self._future, self._number, self._due = None, incarnation * _MOST_REPORTS, time.monotonic() + period_seconds
 
     def add(self, episodes: list[Episode]) -> None:
         self._waiting += episodes

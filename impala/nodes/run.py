@@ -13,6 +13,6 @@ class Run(NamedTuple):
     folder: Path  # of the run, or of the member in it
     launcher_pid: int
     started: float  # time.monotonic() of the launch
-    incarnation: int  # rises at every launch of the same run
+    incarnation: int  # rises at every launch of the same run, and with every node that is started again
     profile: bool = False
     member: int = 0

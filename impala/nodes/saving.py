@@ -20,7 +20,9 @@ class Saver:
 
     def __init__(self, checkpoints, state: dict[str, Any], num_bytes: int, pulse):
         self._checkpoints, self._megabytes, self._pulse = checkpoints, num_bytes / 1e6, pulse
-        self._saved = dict(saved_updates=int(state.get("updates", 0)), saved_frames=int(state.get("frames", 0)))
+        self._saved = dict(
+            saved_updates=int(state.get("updates", 0)), saved_frames=int(state.get("frames", 0)), saved_at=None
+        )  # fmt: skip
         self._failing_since, self.error = None, ""
         self.look()
 
@@ -53,9 +55,12 @@ class Saver:
         finally:
             self._pulse.doing = before
             self.look()
-        self._saved = dict(saved_updates=num_updates, saved_frames=int(state["frames"]))
+        self._saved = dict(
+            saved_updates=num_updates, saved_frames=int(state["frames"]), saved_at=time.monotonic()
+        )  # fmt: skip
         self._failing_since, self.error = None, ""
         self.look()
+        self._pulse.send()  # at once: who is killed now has lost nothing
         return None
 
     def look(self) -> None:

@@ -10,18 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala.types import Actions, ArraySpec, Chunk, Continuous, Origin
+from impala.types import MOST_INCARNATIONS, Actions, ArraySpec, Chunk, Continuous, Origin
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
 _MOST = 1e18  # squares of larger numbers may overflow float32
 _FAR = 100_000  # more chunks of one environment than can get lost between two
+_MOST_SEQ = 2**62  # of an earlier incarnation, whose last number is forgotten
 
 
 class Source(NamedTuple):
     """Where sound chunks come from: the numbers of a launch."""
 
     run: int
-    incarnation: int  # or an earlier one, in a table that outlives launches
+    incarnation: int  # or a later one, of an actor started again; an earlier one if the table outlives launches
     num_actors: int
     num_environments: int  # of each actor
     num_tasks: int
@@ -46,7 +47,7 @@ class Checks:
         self._num_actions = None if isinstance(actions, Continuous) else np.asarray(actions.num_actions, np.uint32)
         names = () if self._num_actions is None else ("a_tm1", "previous_action")
         self._actions = [name for name in names if name in self._fields]
-        self._newest: dict[tuple, int] = {}  # seq of each environment
+        self._newest: dict[tuple, tuple[int, int]] = {}  # incarnation and seq of each environment
         self._counts: collections.Counter[str] = collections.Counter()
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[bool]:
@@ -105,16 +106,19 @@ class Checks:
         return self._problem_of_origin(origin, chunk["weights_version"])
 
     def _problem_of_origin(self, origin: Origin, version: np.ndarray) -> tuple[str, str] | None:
-        source, key, newest = self._source, origin._replace(seq=0), self._num_updates()
+        source, newest = self._source, self._num_updates()
+        key, now = origin._replace(seq=0, incarnation=0), (origin.incarnation, origin.seq)
+        before = self._newest.get(key, (0, -1))
+        seq = before[1] if before[0] == origin.incarnation else -1
         if not 0 <= origin.task < source.num_tasks:
             return "task", f"{origin}; expected one of {source.num_tasks} tasks"
         oldest = 0 if source.outlives_launches else source.incarnation
         is_ours = (
             origin.run == source.run
-            and oldest <= origin.incarnation <= source.incarnation
+            and oldest <= origin.incarnation < MOST_INCARNATIONS
             and 0 <= origin.actor < source.num_actors
             and 0 <= origin.environment < source.num_environments
-            and 0 <= origin.seq <= self._newest.get(key, -1) + _FAR
+            and 0 <= origin.seq <= (_MOST_SEQ if now < before else seq + _FAR)
         )
         if not is_ours:
             return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
@@ -122,5 +126,5 @@ class Checks:
             newest = np.inf  # a resumed learner may be behind the one whose weights acted
         if not 0 <= version.min() <= version.max() <= newest:
             return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
-        self._newest[key] = max(origin.seq, self._newest.get(key, -1))
+        self._newest[key] = max(now, before)
         return None

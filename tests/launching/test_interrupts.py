@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from impala.launching import local
+from impala.launching.interrupts import Interrupts
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def hangups_are_heard():
 
 def test_every_request_counts_and_a_terminal_that_goes_away_once(hangups_are_heard):
     before = signal.getsignal(signal.SIGINT)
-    with local.Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         assert interrupts.count == 0
         for number, count in ((signal.SIGHUP, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2), (signal.SIGTERM, 3)):
             os.kill(os.getpid(), number)
@@ -33,7 +33,7 @@ def test_every_request_counts_and_a_terminal_that_goes_away_once(hangups_are_hea
 def test_nohup_stays_nohup():
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with local.Interrupts() as interrupts:
+        with Interrupts() as interrupts:
             os.kill(os.getpid(), signal.SIGHUP)
             assert interrupts.count == 0
     finally:

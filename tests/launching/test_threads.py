@@ -5,7 +5,7 @@ import time
 from concurrent import futures
 from types import SimpleNamespace
 
-from impala.launching import beats, local
+from impala.launching import beats, threads
 from impala.launching.roles import ACTOR, LEARNER, Roles
 
 
@@ -25,5 +25,5 @@ def test_a_node_that_failed_does_not_cut_the_others_short():
         nodes = {"actor": pool.submit(actor), "learner": pool.submit(learner)}
         workers = {label: [SimpleNamespace(future=future)] for label, future in nodes.items()}
         manager = SimpleNamespace(_active_workers=workers, stop_event=lambda: stop)
-        local.Threads(manager, Roles((ACTOR, LEARNER)), beats.Listener()).stop()
+        threads.Threads(manager, Roles((ACTOR, LEARNER)), beats.Listener()).stop()
         assert saved == ["checkpoint"]

@@ -51,6 +51,15 @@ def test_every_episode_arrives_once_whatever_is_lost():
         assert [e.score for e in link.episodes] == list(range(next(told))), losses
 
 
+def test_reports_of_an_actor_that_was_started_again_are_no_repetitions():
+    link = Link()
+    for incarnation, told in ((1, 1), (1, 2), (2, 3)):
+        reporter = Reporter(link, 0, incarnation, period_seconds=0.0) if told != 2 else reporter
+        reporter.add([episode(told)])
+        reporter.send({})
+    assert [e.score for e in link.episodes] == [1, 2, 3]
+
+
 def test_nothing_is_sent_while_a_report_is_on_its_way():
     link = Link()
     reporter = Reporter(link, 0, period_seconds=0.0)

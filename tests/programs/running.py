@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 IMPALA = [sys.executable, "-m", "impala"]
 CATCH = ["train", "--config", "configs/catch.yaml"]
 ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
+ONE_LIFE = ["--restarts.max-in-a-row", "0"]  # a death ends the run
 START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80 to start; four roles may take 35 to end
 
 started: list[subprocess.Popen] = []  # what a test began; ended with it

@@ -20,6 +20,7 @@ from tests.programs.running import (
     END_SECONDS,
     ENDLESS,
     IMPALA,
+    ONE_LIFE,
     ROOT,
     START_SECONDS,
     end_of,
@@ -61,7 +62,7 @@ def faulty(tmp_path, monkeypatch):
 @pytest.mark.parametrize("first, name", [("table/0", "actor/0"), (None, "learner/0")])
 def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, first, name):
     """One that comes back in time is said to be well again."""
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--liveness-seconds", 25)
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE, "--liveness-seconds", 25)
     said = Lines(process.stdout)
     wait_until_it_trains(tmp_path / "run", 5)
     if first:
@@ -82,7 +83,7 @@ def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, fir
 
 
 def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
-    process, folder = faulty("hang:2000", "--liveness-seconds", 20)
+    process, folder = faulty("hang:2000", "--liveness-seconds", 20, *ONE_LIFE)
     output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
     assert process.returncode == 75, errors
     assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
@@ -107,7 +108,7 @@ def test_an_environment_that_leaks_is_said(faulty):
     ],
 )
 def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
-    process, _ = faulty(fault)
+    process, _ = faulty(fault, *ONE_LIFE)
     wait_for(lambda: node_runs(process, "actor/0"), START_SECONDS, "its start")
     wait_for(lambda: not node_runs(process, "actor/0"), START_SECONDS, "its end")
     began = time.monotonic()

@@ -20,6 +20,7 @@ from tests.programs.running import (
     CATCH,
     END_SECONDS,
     ENDLESS,
+    ONE_LIFE,
     START_SECONDS,
     end_of,
     node,
@@ -323,8 +324,8 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
 @pytest.mark.parametrize(
     "name", ["actor/0", pytest.param("learner/0", marks=pytest.mark.soak), pytest.param("table/0", marks=pytest.mark.soak)]
 )
-def test_a_node_that_dies_ends_the_program(tmp_path, name):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+def test_a_node_that_dies_ends_the_program_where_nothing_may_return(tmp_path, name):
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)
     wait_until_it_trains(tmp_path / "run")
     node(process, name).kill()
     errors = end_of(process)

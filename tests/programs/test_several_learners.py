@@ -12,6 +12,7 @@ from tests.programs.running import (
     CATCH,
     END_SECONDS,
     ENDLESS,
+    ONE_LIFE,
     START_SECONDS,
     end_of,
     interrupted_and_resumed,
@@ -94,7 +95,7 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
 
 @pytest.mark.soak
 def test_a_learner_that_dies_ends_the_group(tmp_path):
-    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)
     wait_until_it_trains(tmp_path / "run")
     node(process, "learner/0").kill()
     errors = end_of(process)
@@ -106,7 +107,7 @@ def test_a_learner_that_freezes_ends_the_group(tmp_path):
     """Until then a quarter of their batches is replayed, shared out too, and what is too old both of them drop."""
     options = ["--replay.fraction", 0.25, "--replay.size", 500, "--loss.reduction", "mean", "--learner.max-lag", 30]
     options += ["--actor.num-actors", 2, "--actor.num-environments", 16]
-    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *options)
+    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE, *options)
     wait_until_it_trains(tmp_path / "run", 60)
     last = rows(tmp_path / "run")[-1]
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 6 * 20 * 0.9, rel=0.05)

@@ -56,7 +56,19 @@ def test_a_table_that_outlives_launches_may_hold_what_an_earlier_one_wrote():
 
     assert is_sound(2, 10) and not is_sound(2, 11)
     assert is_sound(1, 11) and is_sound(0, 10) and not is_sound(1, -1)
-    assert not is_sound(3, 10) and not is_sound(-1, 10)
+    assert not is_sound(2**20, 10) and not is_sound(-1, 10)
+
+
+def test_an_actor_that_was_started_again_counts_anew_and_may_not_leap_either():
+    checks, chunk = make()
+
+    def is_sound(**changes):
+        return passes(checks, chunk._replace(origin=np.array(ORIGIN._replace(**changes), np.int64)))
+
+    assert is_sound(seq=90_000) and is_sound(seq=180_000) and not is_sound(seq=300_000)
+    assert is_sound(incarnation=3, seq=0) and not is_sound(incarnation=3, seq=180_000)
+    assert is_sound(seq=180_001), "what it wrote before it died"
+    assert len(checks._newest) == 1, "however many lives a hostile writer claims"
 
 
 @pytest.mark.parametrize("name, value, reason", [
@@ -77,7 +89,7 @@ def test_a_value_that_no_actor_writes_is_dropped(name, value, reason, caplog):
 
 @pytest.mark.parametrize("changes, reason", [
     (dict(run=6), "origin"), (dict(actor=2), "origin"), (dict(actor=-1), "origin"), (dict(environment=4), "origin"),
-    (dict(incarnation=3), "origin"), (dict(incarnation=1), "origin"), (dict(seq=-1), "origin"),
+    (dict(incarnation=2**20), "origin"), (dict(incarnation=1), "origin"), (dict(seq=-1), "origin"),
     (dict(seq=2**40), "origin"), (dict(task=2), "task"), (dict(task=-1), "task"),
 ])  # fmt: skip
 def test_an_origin_that_is_not_of_this_launch_is_dropped(changes, reason):

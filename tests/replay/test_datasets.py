@@ -100,11 +100,17 @@ def test_the_memory_of_gaps_is_bounded():
     assert deduplicator.is_new(Origin(0, 0, 0, 0, 9997)) and not deduplicator.is_new(Origin(0, 0, 0, 0, 1))
 
 
-@pytest.mark.parametrize("column, name", list(enumerate(Origin._fields[:4])))
+@pytest.mark.parametrize("column, name", list(enumerate(Origin._fields[:3])))
 def test_every_source_is_followed_alone(column, name):
     other = [tuple(1 if i == column else 0 for i in range(4)) + (n,) for n in (0, 1)]
     mixed = [*seqs(0), other[0], *seqs(1), other[1], *seqs(1)]
     assert feed(mixed) == ([True] * 4 + [False], 1, 0)
+
+
+def test_a_source_that_was_started_again_begins_anew_and_what_is_left_of_its_earlier_life_is_new():
+    first, again = (lambda seq: (0, 0, 0, 1, seq)), (lambda seq: (0, 0, 0, 2, seq))
+    fed = [first(0), first(2), again(0), again(0), first(3), again(3), again(2)]
+    assert feed(fed) == ([True, True, True, False, True, True, True], 1, 1 + 1), "a gap that its death left stays one"
 
 
 # --- the feeder, fed by hand ---

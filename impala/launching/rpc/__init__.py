@@ -12,9 +12,9 @@ import os
 import pathlib
 import sys
 
-from impala.launching.rpc.tokens import new_token
+from impala.launching.rpc.tokens import new_token, use_new_token
 
-__all__ = ["SHIM_PATH", "install", "new_token"]
+__all__ = ["SHIM_PATH", "install", "new_token", "use_new_token"]
 
 SHIM_PATH = str(pathlib.Path(__file__).resolve().parent / "shim")  # holds `courier/` and nothing else
 

@@ -3,6 +3,7 @@
 It lives in a file of mode 0600; processes are handed the file's path, never the token.
 """
 
+import contextlib
 import hmac
 import os
 import secrets
@@ -23,6 +24,14 @@ def new_token(path: str | os.PathLike) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32))
+
+
+def use_new_token(path: str | os.PathLike) -> None:
+    """Writes a fresh token to `path`, in place of an older one, for this process and those that it starts."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    new_token(path)
+    os.environ[TOKEN_FILE_VARIABLE] = str(path)
 
 
 def read_token() -> str | None:

@@ -1,0 +1,80 @@
+"""Whether, and when, what died is started again; what was is kept in restarts.csv.
+
+Nodes whose role `returns_alone` come back one by one; learners and their tables together, from the last checkpoint. A
+node that dies young again and again has a fault that a restart does not mend, and the run ends with its last words.
+"""
+
+import collections
+import contextlib
+import csv
+import random
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+COLUMNS = ("time", "node", "cause", "lived_seconds", "updates", "frames", "lost_frames")
+_YOUNG_SECONDS = 60.0  # a life that ends earlier proves nothing
+_FIRST_SECONDS, _MOST_SECONDS, _JITTER = 1.0, 60.0, 0.2  # before a restart: doubled with each death in a row
+_HOUR = 3600.0
+
+
+class Verdict(NamedTuple):
+    """What becomes of a node that died."""
+
+    seconds: float | None  # until it is started again; None: the run ends
+    reason: str = ""  # why it ends
+    is_spent: bool = False  # the budget; trying again later may help
+
+
+class Restarts:
+    """Decides on each death in one run, over all its launches by one command, and counts them.
+
+    Args:
+      max_in_a_row: of a node, each after less than a minute, or of a learner without a checkpoint since; 0: none ever.
+      max_per_hour: of all nodes together.
+      folder: of the run; None: nothing is written.
+    """
+
+    def __init__(self, *, max_in_a_row: int, max_per_hour: int, folder: Path | None = None):
+        self._max_in_a_row, self._max_per_hour, self._folder = max_in_a_row, max_per_hour, folder
+        self.count = 0  # of all restarts
+        self._in_a_row: collections.Counter[str] = collections.Counter()
+        self._progress: dict[str, int] = {}
+        self._times: collections.deque[float] = collections.deque()  # of the last hour
+        self._random = random.Random()  # so that many that died together do not come back together
+
+    def decide(self, name: str, *, lived_seconds: float, progress: int | None = None, now: float) -> Verdict:
+        """Returns what becomes of a node that died at `now`.
+
+        Args:
+          lived_seconds: since its start.
+          progress: a number that must have risen since its last death, or it died young all the same.
+        """
+        if not self._max_in_a_row:
+            return Verdict(None)
+        stands_still = progress is not None and progress <= self._progress.get(name, -1)
+        self._in_a_row[name] = self._in_a_row[name] + 1 if lived_seconds < _YOUNG_SECONDS or stands_still else 1
+        if progress is not None:
+            self._progress[name] = progress
+        if self._in_a_row[name] > self._max_in_a_row:
+            what = "without a checkpoint in between" if stands_still else f"within {_YOUNG_SECONDS:.0f} s of its start"
+            return Verdict(None, f"{name} died {self._in_a_row[name]} times in a row, the last time {what}")
+        while self._times and now - self._times[0] > _HOUR:
+            self._times.popleft()
+        if len(self._times) >= self._max_per_hour:
+            return Verdict(None, f"{len(self._times)} restarts within an hour, restarts.max_per_hour", is_spent=True)
+        self._times.append(now)
+        self.count += 1
+        seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** (self._in_a_row[name] - 1))
+        return Verdict(seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER))
+
+    def keep(self, **row) -> None:
+        """Appends a restart to restarts.csv; see `COLUMNS`. A full disk costs the row."""
+        if self._folder is None:
+            return
+        row = dict(time=time.strftime("%Y-%m-%dT%H:%M:%S%z")) | row
+        with contextlib.suppress(OSError), (self._folder / "restarts.csv").open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)

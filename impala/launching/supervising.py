@@ -1,0 +1,283 @@
+"""Watches the nodes of a launched program until all is done; starts again what dies, and ends the rest in order."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from impala.launching import beats
+from impala.launching.interrupts import Interrupts
+from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE
+from impala.launching.restarts import Restarts
+from impala.launching.roles import Roles
+
+_TICK_SECONDS = 0.5
+
+
+class Nodes(Protocol):
+    """The nodes of a launched program: `local.Processes` or `threads.Threads`."""
+
+    roles: Roles
+    can_start_again: bool
+
+    def names(self) -> list[str]: ...
+    def left(self) -> list[str]: ...
+    def nodes(self) -> dict[str, beats.Node]: ...
+    def node(self, name: str) -> beats.Node: ...
+    def lived_seconds(self, name: str) -> float: ...
+    def ended(self) -> dict[str, int]: ...
+    def log(self, name: str) -> Path | None: ...
+    def dump_stacks(self, name: str) -> None: ...
+    def start_again(self, name: str, seconds: float) -> None: ...
+    def start_due(self, new_incarnation: Callable[[str], int]) -> None: ...
+    def stop(self, should_kill: Callable[[], bool] = ...) -> None: ...
+    def kill(self, name: str | None = None) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """How a launch came to its end."""
+
+    status: int | None  # the command's; None: the program is to be launched again, from the newest checkpoint
+
+
+class Supervisor:
+    """Watches one launch.
+
+    Args:
+      nodes: that were launched.
+      interrupts: entered before the launch.
+      on_tick: called twice a second.
+      say: tells the user something.
+      restarts: decides on what died.
+      new_incarnation: (name of a node that is started again) → its incarnation.
+      liveness_seconds: a node that is silent for longer is taken for dead.
+    """
+
+    def __init__(
+        self, nodes: Nodes, interrupts: Interrupts, *, on_tick: Callable[[], None], say: Callable[[str], None],
+        restarts: Restarts, new_incarnation: Callable[[str], int], liveness_seconds: float = float("inf"),
+    ):  # fmt: skip
+        self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
+        self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
+        self._first, self._is_budget_spent = f"{nodes.roles.head}/0", False
+
+    def run(self) -> Outcome:
+        """Watches until the learner is done, the user interrupts, or something dies that takes all with it."""
+        try:
+            outcome = self._watch()
+            if self._interrupts.count <= 1:
+                self._on_tick()
+            return outcome
+        except BaseException:  # e.g. the dashboard cannot write (rich exits): no reason to lose what was learned
+            self._stop()
+            raise
+        finally:
+            self._nodes.kill()
+
+    def _watch(self) -> Outcome:
+        outcome = None
+        while outcome is None:
+            self._on_tick()
+            time.sleep(_TICK_SECONDS)
+            silent = silent_of(self._nodes.nodes(), self._nodes.roles, self._patience)
+            if self._interrupts.count:
+                outcome = Outcome(self._end())
+            elif silent is not None:
+                outcome = self._bury_silent(silent)
+            elif self._nodes.ended():
+                time.sleep(_TICK_SECONDS)  # one failure may cause others: let their statuses arrive
+                outcome = self._bury_ended()
+            else:
+                self._nodes.start_due(self._new_incarnation)
+        return outcome
+
+    def _stop(self) -> None:
+        self._nodes.stop(should_kill=lambda: self._interrupts.count > 1)
+
+    def _facts(self) -> Mapping[str, Any]:
+        return self._nodes.node(self._first).facts
+
+    # --- what becomes of the dead; None is to go on
+
+    def _bury_silent(self, name: str) -> Outcome | None:
+        node, log = self._nodes.node(name), self._nodes.log(name)
+        self._nodes.dump_stacks(name)
+        what = "process gave no sign of life" if node.is_frozen else "loop made no step, its environment may hang"
+        how = f"was silent for {node.silent_seconds:.0f} s (its {what})"
+        self._say(f"{name} {how}; its stacks are in {'standard error' if log is None else log}")
+        if self._interrupts.count:
+            return Outcome(self._end())
+        seconds = self._seconds_to_return(name, EXIT_FAILED)
+        if seconds is not None:
+            return self._bring_back(name, how, seconds)
+        self._say("ending the run")
+        self._stop()
+        return Outcome(EXIT_INTERRUPTED if self._interrupts.count > 1 else EXIT_TRY_AGAIN)
+
+    def _bury_ended(self) -> Outcome | None:
+        ended, roles = self._nodes.ended(), self._nodes.roles
+        failed = self._unasked(ended)
+        if len(failed) < len(ended) or EXIT_USAGE in failed.values() or self._interrupts.count:
+            return Outcome(self._end())
+        if group := {name: status for name, status in failed.items() if not roles.of(name).returns_alone}:
+            worst = _worst(group, self._first)
+            failed = {worst: group[worst]}
+        for name, status in failed.items():
+            seconds = self._seconds_to_return(name, status)
+            if seconds is None:
+                return Outcome(self._end())
+            if outcome := self._bring_back(name, f"ended with {_shown(status)}", seconds):
+                return outcome
+        return None
+
+    def _unasked(self, ended: dict[str, int]) -> dict[str, int]:
+        """Returns who ended unasked: only a node that has the weights may end, with status 0 when all is done."""
+        return {name: status for name, status in ended.items() if status != 0 or not self._nodes.roles.of(name).is_head}
+
+    def _seconds_to_return(self, name: str, status: int) -> float | None:
+        """Returns after how many seconds a node that died returns; None: never, and the user knows the reason."""
+        nodes, is_alone = self._nodes, self._nodes.roles.of(name).returns_alone
+        is_first_start = nodes.node(name).doing == "starting" and not self._restarts.count
+        if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake, not a fault
+            return None
+        verdict = self._restarts.decide(
+            name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(),
+            progress=None if is_alone else self._facts().get("saved_updates", 0),
+        )  # fmt: skip
+        self._is_budget_spent = verdict.is_spent
+        if verdict.reason:
+            self._say(f"{verdict.reason}: the run ends")
+        return verdict.seconds
+
+    def _bring_back(self, name: str, how: str, seconds: float) -> Outcome | None:
+        """Starts a node again, or all of them if it does not return alone."""
+        row = dict(node=name, cause=how, lived_seconds=round(self._nodes.lived_seconds(name), 1))
+        if self._nodes.roles.of(name).returns_alone:
+            self._nodes.kill(name)  # where it was silent
+            self._nodes.start_again(name, seconds)
+            self._say(f"{name} {how}: it starts again")
+            self._keep(row, lost=0)
+            return None
+        self._say(f"{name} {how}: all nodes start again, from the newest checkpoint")
+        self._stop()
+        facts = self._facts()
+        lost, saved = facts.get("frames", 0) - facts.get("saved_frames", 0), facts.get("saved_updates", 0)
+        newest = f"the newest checkpoint is of update {saved:,}" if saved else "there is no checkpoint: it begins anew"
+        self._say(f"{lost:,} frames are lost; {newest}")
+        self._keep(row, lost)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self._interrupts.count:
+                return Outcome(0 if saved else EXIT_INTERRUPTED)
+            time.sleep(0.1)
+        return Outcome(None)
+
+    def _keep(self, row: dict[str, Any], lost: int) -> None:
+        facts = self._facts()
+        self._restarts.keep(**row, updates=facts.get("updates", 0), frames=facts.get("frames", 0), lost_frames=lost)
+
+    # --- the end
+
+    def _end(self) -> int:
+        """Ends all nodes in order; returns the exit status."""
+        nodes, interrupts, roles = self._nodes, self._interrupts, self._nodes.roles
+        was_interrupted = interrupts.count > 0
+        if was_interrupted:
+            self._say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
+        ended = {} if was_interrupted else nodes.ended()
+        failed = self._unasked(ended)
+        # Several learners are done together; the first still has its checkpoint to write.
+        is_done = was_interrupted or ended.get(self._first) == 0
+        is_done |= not failed and bool(roles.heads(ended))
+        if failed and not is_done:
+            self._say(f"{_worst(failed, self._first)} failed; stopping the rest")
+        self._stop()
+        if interrupts.count > 1:
+            return EXIT_INTERRUPTED
+        ended = nodes.ended()
+        heads = {name: ended[name] for name in roles.heads(ended)}
+        if not (was_interrupted or is_done):
+            status = _report(nodes, failed or ended)
+            return EXIT_TRY_AGAIN if self._is_budget_spent and status == EXIT_FAILED else status
+        # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
+        began = {name for name in heads if _has_begun(nodes, name, heads[name])}
+        if was_interrupted and not began:
+            self._say("interrupted before the first update: there is nothing new to save")
+            return EXIT_INTERRUPTED
+        lost = {name: heads[name] for name in began if heads[name] != 0}
+        return _report(nodes, lost or failed or ended) if lost or not heads else 0
+
+
+def silent_of(nodes: Mapping[str, beats.Node], roles: Roles, seconds: float) -> str | None:
+    """Returns the node that has been silent for longest, if that is longer than `beats.patience`, else None."""
+    limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes, roles).items()}
+    late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
+    return max(late, key=late.get, default=None)
+
+
+def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:
+    """Returns what each node does; while one with the weights saves, all of those do, since its peers wait for it.
+
+    A frozen process saves nothing: one that waits for a slow disk still sends signs of life.
+    """
+    doing, heads = {name: node.doing for name, node in nodes.items()}, roles.heads(nodes)
+    doing |= {name: "running" for name in nodes if doing[name] == "saving" and nodes[name].is_frozen}
+    return doing | dict.fromkeys(heads, "saving") if any(doing[name] == "saving" for name in heads) else doing
+
+
+def _has_begun(nodes: Nodes, name: str, status: int) -> bool:
+    """Returns whether a learner had something to save: it made an update, or failed by itself before its first."""
+    has_trained = nodes.node(name).facts.get("has_trained")
+    return bool(has_trained) or status not in (EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
+
+
+def _report(nodes: Nodes, ended: dict[str, int]) -> int:
+    """Prints the last words of a node that failed, and returns the run's exit status.
+
+    The first learner's come before those of other nodes; those of nodes that only lost a peer come last.
+    """
+    failed = {name: status for name, status in ended.items() if status != 0} or ended
+    if not failed:
+        _tell("the nodes did not stop in time; the run's last checkpoint may be missing")
+        return EXIT_FAILED
+    name = _worst(failed, f"{nodes.roles.head}/0")
+    status, log, words = failed[name], nodes.log(name), nodes.node(name).facts.get("last_words")
+    if status == EXIT_USAGE:
+        _tell(words or name)
+        return EXIT_USAGE
+    if words or log is None:
+        _tell(f"{name} ended with {_shown(status)}: {words}")
+    else:
+        _tell(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
+        _tell(_end_of_log(log))
+    # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
+    peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in nodes.ended().values()
+    is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed
+    return EXIT_TRY_AGAIN if is_temporary else EXIT_FAILED
+
+
+def _shown(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def _tell(text: str) -> None:
+    """Prints to standard error; on a full disk the text is lost and the exit status is not."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _worst(failed: dict[str, int], first: str) -> str:
+    return min(failed, key=lambda name: (failed[name] == EXIT_TRY_AGAIN, name != first, name))
+
+
+def _end_of_log(log: Path) -> str:
+    """Returns the last traceback of a node's log, or its last lines."""
+    try:
+        lines = log.read_text(errors="replace").rstrip().splitlines()
+    except OSError as error:
+        return f"it cannot be read: {error}"
+    starts = [i for i, line in enumerate(lines) if line.startswith("Traceback")]
+    return "\n".join(lines[starts[-1] if starts else max(0, len(lines) - 20) :])

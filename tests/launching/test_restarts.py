@@ -1,0 +1,62 @@
+"""Who may come back, after how long, and when it is enough."""
+
+import csv
+
+import pytest
+
+from impala.launching.restarts import COLUMNS, Restarts
+
+
+def make(max_in_a_row=4, max_per_hour=60, folder=None):
+    return Restarts(max_in_a_row=max_in_a_row, max_per_hour=max_per_hour, folder=folder)
+
+
+def test_young_deaths_in_a_row_wait_twice_as_long_each_and_then_end_the_run():
+    restarts = make(max_in_a_row=8)
+    waits = [restarts.decide("actor/0", lived_seconds=10, now=100.0 * n).seconds for n in range(8)]
+    for wait, expected in zip(waits, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
+        assert 0.8 * expected <= wait <= 1.2 * expected
+    verdict = restarts.decide("actor/0", lived_seconds=10, now=900.0)
+    assert verdict.seconds is None and "actor/0 died 9 times in a row, the last time within 60 s" in verdict.reason
+    assert not verdict.is_spent and restarts.count == 8
+
+
+def test_a_long_life_makes_up_for_young_deaths_and_others_are_not_counted():
+    restarts = make(max_in_a_row=1)
+    assert restarts.decide("actor/0", lived_seconds=1, now=0.0).seconds
+    assert restarts.decide("actor/1", lived_seconds=1, now=0.0).seconds
+    assert restarts.decide("actor/0", lived_seconds=61, now=100.0).seconds < 1.3
+    assert restarts.decide("actor/0", lived_seconds=1, now=101.0).seconds is None
+
+
+def test_a_learner_without_a_checkpoint_since_has_lived_for_nothing():
+    restarts = make(max_in_a_row=2)
+    decide = lambda progress: restarts.decide("learner/0", lived_seconds=600, progress=progress, now=0.0)  # noqa: E731
+    assert decide(10).seconds and decide(10).seconds and decide(20).seconds and decide(20).seconds
+    verdict = decide(20)
+    assert verdict.seconds is None and "without a checkpoint in between" in verdict.reason
+
+
+def test_the_budget_is_of_the_last_hour_and_of_all():
+    restarts = make(max_per_hour=2)
+    assert restarts.decide("actor/0", lived_seconds=100, now=0.0).seconds
+    assert restarts.decide("actor/1", lived_seconds=100, now=1000.0).seconds
+    verdict = restarts.decide("actor/2", lived_seconds=100, now=3599.0)
+    assert verdict.is_spent and verdict.seconds is None and "2 restarts within an hour" in verdict.reason
+    assert restarts.decide("actor/2", lived_seconds=100, now=3601.0).seconds
+
+
+def test_none_at_all_is_said_without_a_word():
+    assert make(max_in_a_row=0).decide("actor/0", lived_seconds=1e6, now=0.0) == (None, "", False)
+
+
+def test_each_is_a_row_and_a_disk_that_takes_none_costs_the_row(tmp_path):
+    row = dict(node="actor/0", cause="ended with signal 9", lived_seconds=1.5, updates=3, frames=40, lost_frames=0)
+    for _ in range(2):
+        make(folder=tmp_path).keep(**row)
+    with (tmp_path / "restarts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 and tuple(rows[0]) == COLUMNS and rows[1]["cause"] == "ended with signal 9"
+    make(folder=tmp_path / "gone").keep(**row)
+    with pytest.raises(ValueError):
+        make(folder=tmp_path).keep(**row, unknown=1)

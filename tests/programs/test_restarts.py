@@ -1,0 +1,209 @@
+"""What dies comes back: real processes, killed, frozen and broken, and what the run and its files say of it."""
+
+import csv
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from impala.learning import checkpoints
+from tests.programs.running import (
+    CATCH,
+    END_SECONDS,
+    ENDLESS,
+    START_SECONDS,
+    end_of,
+    node,
+    press_ctrl_c,
+    rows,
+    start,
+    survivors,
+    wait_for,
+    wait_until_it_trains,
+)  # fmt: skip
+
+BACK_SECONDS = 60.0  # a killed actor acts again within 15, a learner learns within 60, on an idle machine
+
+
+def restarts(folder):
+    path = folder / "restarts.csv"
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def updates(folder):
+    return int(rows(folder)[-1]["updates"])
+
+
+def learns_on(folder):
+    """Waits until a run that was launched again is further than it ever was."""
+    top = max(int(rows(folder)[-1]["frames"]), int(restarts(folder)[-1]["frames"]))
+    wait_for(lambda: int(rows(folder)[-1]["frames"]) > top + 1000, BACK_SECONDS, "it is beyond its death")
+
+
+def comes_back(process, victim, name):
+    """Waits until another process has the name of `victim`; returns the seconds that it took."""
+
+    def other():
+        try:
+            return node(process, name).pid != victim.pid
+        except (StopIteration, psutil.NoSuchProcess):
+            return False
+
+    began = time.monotonic()
+    wait_for(other, BACK_SECONDS, f"{name} is back")
+    return time.monotonic() - began
+
+
+def ends_in_order(process):
+    press_ctrl_c(process)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
+    assert survivors(process) == []
+    return output
+
+
+@pytest.fixture
+def catch(tmp_path):
+    """Starts Catch without an end, and waits until it trains; returns the process and the run's folder."""
+
+    def start_it(*arguments, config=CATCH):
+        process = start(*config, "--run", tmp_path / "run", *ENDLESS, *arguments)
+        wait_until_it_trains(tmp_path / "run", 5)
+        return process, tmp_path / "run"
+
+    return start_it
+
+
+def test_a_killed_actor_acts_again_and_training_never_stops(catch):
+    process, folder = catch("--actor.num-actors", 2, "--actor.num-environments", 16)
+    victim, learner, frames = node(process, "actor/0"), node(process, "learner/0").pid, int(rows(folder)[-1]["frames"])
+    victim.kill()
+    comes_back(process, victim, "actor/0")
+
+    def has_played():
+        with (folder / "episodes.csv").open() as file:
+            newest = [row for row in csv.DictReader(file) if row["actor"] == "0" and row["weights_version"]][-200:]
+        return min(int(row["frames"]) for row in newest) > frames and len(newest) == 200 and len(restarts(folder)) == 1
+
+    now = updates(folder)
+    wait_for(has_played, BACK_SECONDS, "its episodes count again")
+    wait_for(lambda: updates(folder) > now, 20, "training goes on")
+    assert node(process, "learner/0").pid == learner
+    (row,) = restarts(folder)
+    assert (row["node"], row["cause"], row["lost_frames"]) == ("actor/0", "ended with signal 9", "0")
+    output = ends_in_order(process)
+    assert "actor/0 ended with signal 9: it starts again" in output and ", 1 restarts ·" in output
+    assert {int(row["unsound_chunks"] or 0) for row in rows(folder)} == {0}, "what it writes now is accepted"
+
+
+@pytest.mark.parametrize("name", ["learner/0", pytest.param("table/0", marks=pytest.mark.soak)])
+def test_a_killed_learner_or_table_brings_all_back_from_the_newest_checkpoint(catch, name):
+    process, folder = catch("--checkpoint-period-seconds", 2)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    victim, actor = node(process, name), node(process, "actor/0")
+    before = checkpoints.read_state(folder / "checkpoints")["frames"]
+    victim.kill()
+    comes_back(process, victim, name)
+    wait_for(lambda: not actor.is_running(), 5, "the old actor is gone")
+    (row,) = restarts(folder)
+    learns_on(folder)
+    output = ends_in_order(process)
+    assert f"{name} ended with signal 9: all nodes start again, from the newest checkpoint" in output
+    assert f"{int(row['lost_frames']):,} frames are lost; the newest checkpoint is of update" in output
+    saved = int(row["frames"]) - int(row["lost_frames"])
+    assert saved >= before and (name == "learner/0" or int(row["lost_frames"]) == 0)
+    assert f"{saved:,} frames" in output, "what it resumed from is what it said"
+    written = rows(folder)
+    for column in ("frames", "updates", "wall_seconds"):
+        values = [float(each[column]) for each in written]
+        assert values == sorted(values), column
+    seconds = [float(each["wall_seconds"]) for each in written]
+    gone = max(later - earlier for earlier, later in zip(seconds, seconds[1:]))
+    assert 3 < gone < 100, "the seconds that it was away count"
+
+
+@pytest.mark.parametrize("name", ["actor/0", pytest.param("learner/0", marks=pytest.mark.soak)])
+def test_a_frozen_node_is_replaced(catch, name):
+    process, folder = catch("--liveness-seconds", 15)
+    victim = node(process, name)
+    victim.send_signal(signal.SIGSTOP)
+    comes_back(process, victim, name)
+    (row,) = restarts(folder)
+    learns_on(folder)
+    output = ends_in_order(process)
+    assert row["node"] == name and "gave no sign of life" in row["cause"] and row["lost_frames"] == "0"
+    assert f"{name} was silent for" in output
+    assert "most recent call first" in (folder / "logs" / name).read_text(), "its stacks are in the log"
+
+
+def test_what_fails_again_and_again_ends_the_run_with_its_last_words(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "raise:2000")
+    process = start("train", "--config", faulty(tmp_path), "--run", tmp_path / "run", "--restarts.max-in-a-row", 1)
+    output, errors = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 1 and "the game is broken" in errors, errors
+    assert "actor/0 ended with status 1: it starts again" in output
+    assert "actor/0 died 2 times in a row, the last time within 60 s of its start: the run ends" in output
+    assert len(restarts(tmp_path / "run")) == 1 and survivors(process) == []
+
+
+def test_what_fails_before_it_ever_ran_is_a_mistake_and_ends_the_run_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "raise:0")
+    process = start("train", "--config", faulty(tmp_path), "--run", tmp_path / "run")
+    errors = end_of(process)
+    assert process.returncode == 1 and "the game is broken" in errors
+    assert restarts(tmp_path / "run") == []
+
+
+def test_a_spent_budget_ends_the_run_with_a_checkpoint_and_status_75(catch):
+    process, folder = catch("--restarts.max-per-hour", 0)
+    node(process, "actor/0").kill()
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 75 and "actor/0 ended with signal 9" in errors
+    assert "0 restarts within an hour, restarts.max_per_hour: the run ends" in output
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == updates(folder)
+
+
+def test_ctrl_c_while_all_are_away_ends_at_once(catch):
+    process, folder = catch("--checkpoint-period-seconds", 2)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    node(process, "learner/0").kill()
+    wait_for(lambda: restarts(folder), 20, "its death is noticed")
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode in (0, 130), errors
+    assert survivors(process) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", ["seed", "ga3c"])
+def test_actors_of_central_inference_return(catch, program):
+    process, folder = catch(config=["train", "--config", f"configs/{program}_catch.yaml"])
+    victim = node(process, "actor/0")
+    victim.kill()
+    comes_back(process, victim, "actor/0")
+    now = updates(folder)
+    wait_for(lambda: updates(folder) > now + 100, BACK_SECONDS, "training goes on")
+    ends_in_order(process)
+
+
+@pytest.mark.soak
+def test_two_learners_return_together(catch):
+    two = ["--learner.num-learners", 2, "--learner.batch-size", 8]
+    process, folder = catch(*two, "--checkpoint-period-seconds", 2)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    victim = node(process, "learner/1")
+    victim.kill()
+    comes_back(process, victim, "learner/1")
+    (row,) = restarts(folder)
+    learns_on(folder)
+    ends_in_order(process)
+
+
+def faulty(tmp_path):
+    from tests.programs.test_faults import CONFIG
+
+    path = tmp_path / "faulty.yaml"
+    path.write_text(CONFIG)
+    return path
