@@ -52,6 +52,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
     one.add_argument("--restart", action="store_true", help="moves an existing run aside and begins anew")
     one.add_argument("--threads", action="store_true", help="all nodes in one process, for debugging")
+    one.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster that this host belongs to, or auto")
     one.add_argument("--profile", action="store_true", help="writes a TensorFlow profile of a hundred updates")
 
     one = add(evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]")
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except config_lib.ConfigError as error:
         for line in error.lines:
             print(line, file=sys.stderr)
-        return 2
+        return error.status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -218,8 +219,9 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
     name = options.word.replace("/", "_") if options.word else Path(options.config or "run").stem
     folder = options.run or Path("runs") / name
     return training.main(
-        config, folder, restart=options.restart, profile=options.profile, threads=options.threads
-    )
+        config, folder, restart=options.restart, profile=options.profile, threads=options.threads,
+        cluster=options.cluster,
+    )  # fmt: skip
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> int:

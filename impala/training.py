@@ -3,6 +3,7 @@
 import contextlib
 import ctypes.util
 import errno
+import functools
 import importlib.util
 import math
 import os
@@ -16,8 +17,13 @@ from impala import config as config_lib
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: bool, threads: bool) -> int:
-    """Trains the configured program in processes (or threads) of this machine, into the run `folder`.
+def main(
+    config: config_lib.Config, folder: Path, *, restart: bool, profile: bool, threads: bool, cluster: str | None = None
+) -> int:
+    """Trains the configured program, into the run `folder`, in processes of this machine (or threads of this process).
+
+    Args:
+      cluster: address of a Ray cluster whose hosts run the processes; this machine is one of them.
 
     Returns:
       The exit status of the command.
@@ -37,12 +43,15 @@ def main(config: config_lib.Config, folder: Path, *, restart: bool, profile: boo
         key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
         raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     _check_learners(config, threads)
+    if cluster is not None:
+        _connect(cluster, config, threads)
     table_mb = _table_mb(config, spec)
     estimates.check(config, spec)
     with _with_room(folder):
         run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
-        return _launch(config, spec, run, table_mb, profile=profile, threads=threads, started=started)
+        start = _launcher(config, threads, cluster)
+        return _launch(config, spec, run, table_mb, profile=profile, start=start, started=started)
     finally:
         run.close()
 
@@ -82,9 +91,8 @@ def _with_room(folder: Path):
         raise config_lib.ConfigError([line]) from None
 
 
-def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, started: float) -> int:
+def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float) -> int:
     from impala.launching import local, processes, supervising  # installs the RPC stand-in
-    from impala.launching import threads as threads_lib
     from impala.launching.interrupts import Interrupts
     from impala.launching.restarts import Restarts
     from impala.launching.roles import Roles
@@ -106,7 +114,9 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         program, roles = module.make_program(config, spec, this), Roles(module.ROLES)
         learners = _clients(program, config, roles)
         with _with_room(run.path):
-            launched = (threads_lib if threads else local).launch(program, run.path, roles)
+            launched = start(program, run.path, roles)
+        for line in launched.words():
+            screen.say(line)
         return launched, _ticker(launched, screen, learners, config, table_mb, restarts)
 
     outcome = supervising.Outcome(None)
@@ -129,6 +139,30 @@ def _launch(config, spec, run, table_mb, *, profile: bool, threads: bool, starte
         processes.flush()
         os._exit(outcome.status)
     return outcome.status
+
+
+def _connect(address: str, config, threads: bool) -> None:
+    from impala.launching import ray_cluster
+
+    if threads:
+        raise config_lib.ConfigError(["--cluster: not with --threads; expected one of the two"])
+    ray_cluster.connect(address, is_trusted=config.cluster.trusted_network)
+
+
+def _launcher(config, threads: bool, cluster: str | None):
+    """Returns a function (program, folder, roles) → `supervising.Nodes`."""
+    if cluster is not None:
+        from impala.launching import ray_cluster
+        from impala.nodes import placing
+
+        return functools.partial(ray_cluster.launch, placement=placing.placement(config))
+    if threads:
+        from impala.launching import threads as threads_lib
+
+        return threads_lib.launch
+    from impala.launching import local
+
+    return local.launch
 
 
 def _clients(program, config, roles) -> list:

@@ -11,6 +11,7 @@ from impala.config.sections import (
     ActorConfig,
     ActorCriticConfig,
     AgentConfig,
+    ClusterConfig,
     EnvironmentConfig,
     EvaluatorConfig,
     Finite,
@@ -56,6 +57,7 @@ class Config(Model):
     evaluator: EvaluatorConfig = EvaluatorConfig()
     population: PopulationConfig = PopulationConfig()
     restarts: RestartsConfig = RestartsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
@@ -91,6 +93,11 @@ class Config(Model):
     @model_validator(mode="after")
     def _check(self):
         self._check_uses()
+        if self.cluster.first_port > self.cluster.last_port:
+            raise ValueError(
+                f"cluster.first_port={self.cluster.first_port} > cluster.last_port={self.cluster.last_port}; "
+                "expected a range of ports"
+            )
         batch_size, replay = self.learner.batch_size, self.replay
         num_tasks, num_lanes = len(self.environment.tasks), self.actor.num_actors * self.actor.num_lanes
         if num_lanes % num_tasks:
@@ -292,4 +299,5 @@ MAY_CHANGE_ON_RESUME = frozenset({
     "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule", "learner.learning_rate_frames",
     "inference.transport", "restarts.max_in_a_row", "restarts.max_per_hour", "population.burn_in_frames",
     "population.period_episodes", "population.threshold", "population.factor", "population.probability",
+    *(f"cluster.{name}" for name in ClusterConfig.model_fields),
 })  # fmt: skip

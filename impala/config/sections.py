@@ -49,11 +49,13 @@ def _below_one(value: float) -> float:
 
 # Bounds are generous: a value past them is a typing error. `nodes.estimates` refuses what this machine cannot hold.
 Count = Annotated[int, Field(ge=1, le=10**9)]
+Port = Annotated[int, Field(ge=1024, le=65_535)]
 Times = Annotated[int, Field(ge=0, le=10**6)]
 Frames = Annotated[int, Field(ge=1, le=10**15)]
 Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
 Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, a queue
 Float32 = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_in_float32)]
+Amount = Annotated[Float32, Field(ge=0, le=1e6)]
 Positive = Annotated[Float32, Field(gt=0, le=1e6)]
 NonNegative = Annotated[Float32, Field(ge=0, le=1e6)]
 Finite = Float32
@@ -87,9 +89,12 @@ class Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Protocol = Literal["paper2018", "baselines", "rllib", "machado2018", "cleanba"]
+
+
 class EnvironmentConfig(Model):
     name: Names  # atari:<game>, minatar:<game>, catch, a gymnasium id, package.module:name; or a list: tasks
-    protocol: Literal["paper2018", "baselines", "machado2018", "cleanba"] = "paper2018"  # environments/atari.py
+    protocol: Protocol = "paper2018"  # of Atari's games: environments/atari.py
     action_set: Literal["protocol", "full"] = "protocol"  # Atari only: full is all 18 actions, the same for every game
 
     @property
@@ -276,7 +281,7 @@ class LearnerConfig(Model):
 class InferenceConfig(Model):
     """Where one network decides for all actors: acting/inference.py."""
 
-    transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: between machines too
+    transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of observations; rpc: as between two hosts
     max_environments: Size = 64  # of a batch
     timeout_seconds: Seconds = 0.005  # how long a batch's first request waits for others (ga3c: none waits)
     num_at_once: Workers = 2  # batches that may be computed at the same time (ga3c: ga3c.num_predictors)
@@ -304,6 +309,26 @@ class RestartsConfig(Model):
 
     max_in_a_row: Times = 4  # of a node whose lives are short; 0: none, a death ends the run
     max_per_hour: Times = 60  # of all nodes
+
+
+class ClusterConfig(Model):
+    """Where nodes stand with --cluster: nodes/placing.py. What a node needs is Ray's to find, and to keep free."""
+
+    actor_cpus: Amount = 1.0
+    learner_cpus: Amount = 1.0
+    table_cpus: Amount = 1.0
+    evaluator_cpus: Amount = 1.0
+    learner_gpus: Amount = 0.0
+    actor_memory_gb: Amount = 0.0  # 0: not looked at
+    learner_memory_gb: Amount = 0.0
+    table_memory_gb: Amount = 0.0
+    spread_actors: bool = False  # over as many hosts as possible, not on few
+    min_actors: Count | None = None  # the run begins with so many, others join when hosts come; null: all
+    wait_seconds: Seconds = 60.0  # for room, before the command ends with status 75
+    shared_folder: bool = False  # the run's folder is at the same path on every host, so learner 0 may stand anywhere
+    first_port: Port = 20_000  # of those that nodes listen on
+    last_port: Port = 29_999
+    trusted_network: bool = False  # hosts may have public addresses: a firewall keeps strangers from their ports
 
 
 class PopulationConfig(Model):

@@ -8,6 +8,7 @@ action set has it, as most wrappers do; Breakout waits for it.
 |---|---|---|---|---|---|
 | `paper2018`   | 0    | FIRE, then fewer than 30 no-ops | yes | the game's own | IMPALA, appendix G |
 | `baselines`   | 0    | fewer than 30 no-ops, then FIRE | yes | the game's own | OpenAI Baselines |
+| `rllib`       | 0    | fewer than 30 no-ops, then FIRE | yes; FIRE | the game's own | ray-project/rl-experiments |
 | `machado2018` | 0.25 | FIRE, then fewer than 30 no-ops | no  | all 18 | Machado et al. 2018, 1709.06009, and no-ops |
 | `cleanba`     | 0.25 | FIRE                            | no  | all 18 | Huang et al. 2023, Cleanba |
 
@@ -15,7 +16,8 @@ ale-py presses FIRE for one frame before the no-ops: when an agent first sees Br
 up to 28 frames. Baselines' wrappers (and gymnasium's no-ops under a FIRE wrapper) press it after them, for a step of
 four frames. With `baselines`, therefore, `Atari` replaces the first action of a game with FIRE; the observations before
 and after it are both `is_first`, and neither those four frames nor the no-ops are counted. Unlike Baselines' wrappers
-it presses FIRE once a game, not once a life, and no second action after it.
+it presses FIRE once a game, not once a life, and no second action after it. With `rllib` it replaces the first action
+after a lost life, too: to the agent, a step on which its action has no effect.
 """
 
 import functools
@@ -35,6 +37,10 @@ PROTOCOLS = {
     "baselines": dict(
         repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30, use_fire_reset=False
     ),
+    "rllib": dict(
+        repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30, use_fire_reset=False,
+        fire_after_life=True,
+    ),
     "machado2018": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=30),
     "cleanba": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=1),
 }
@@ -50,7 +56,8 @@ class Atari:
         self, game: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
         num_threads: int = 1, with_picture: bool = False,
     ):  # fmt: skip
-        how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
+        how = dict(PROTOCOLS[protocol]) | ({"full_action_space": True} if action_set == "full" else {})
+        fires_after_life = how.pop("fire_after_life", False)
         make = functools.partial(
             AtariVectorEnv,
             game=game,
@@ -80,14 +87,16 @@ class Atari:
         actions = self._environment.ale.get_action_set()
         self._fires_itself = not how.get("use_fire_reset", True) and Action.FIRE in actions
         self._fire = actions.index(Action.FIRE) if self._fires_itself else None
-        self._is_to_fire = np.zeros(num_environments, bool)  # the last observation was a game's first
+        self._fires_after_life = fires_after_life and self._fires_itself
+        self._is_beginning = np.zeros(num_environments, bool)  # the last observation was a game's first
+        self._is_to_fire = np.zeros(num_environments, bool)  # that, or the first of a life
 
     def reset(self, seed: int) -> Step:
         observation, info = self._environment.reset(seed=seed)
         self._lives = info["lives"]
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
-        self._is_to_fire[:] = self._fires_itself
+        self._is_to_fire[:] = self._is_beginning[:] = self._fires_itself
         return self._boundaries.reset(observation[:, 0])
 
     def send(self, action: np.ndarray) -> None:
@@ -104,11 +113,12 @@ class Atari:
         lost_life = terminated & (0 < info["lives"]) & (info["lives"] < self._lives)
         self._lives = info["lives"]
         game_over = terminated & ~lost_life
-        fired = self._is_to_fire
+        fired = self._is_beginning
         step = self._boundaries.step(
             observation[:, 0], reward, game_over, truncated, lost_life=lost_life, is_beginning=fired
         )
-        self._is_to_fire = step.is_first & ~fired & self._fires_itself
+        self._is_beginning = step.is_first & ~fired & self._fires_itself
+        self._is_to_fire = self._is_beginning | (lost_life & self._fires_after_life)
         return step
 
     def picture(self) -> np.ndarray:

@@ -1,52 +1,66 @@
 """From a Launchpad program to the commands of its processes, without starting any."""
 
-import functools
-import os
-import signal
-import tempfile
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+_DATA_FILE = "job.pkl"
 
 
 class Command(NamedTuple):
     """Starts one node."""
 
     name: str  # of the node: "actor/0"
-    argv: list[str]
-    environment: dict[str, str]  # variables on top of the launcher's
+    data: Path  # the functions of all nodes of its group, pickled
+    task: int  # which of them
+    ports: tuple[str, ...]  # names of the addresses that it serves
 
 
-def of(program, folder: Path, environment_of: Callable[[str], Mapping[str, str]]) -> list[Command]:
+def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable | None = None) -> list[Command]:
     """Returns a command for each node of an `lp.Program`.
 
     The steps are those of `lp.launch` with `local_mp`, which would then hand the processes to a watcher of its own.
-    What the nodes are pickled to lies in `folder` and is needed for as long as nodes may be started again.
+    The pickles lie in `folder`, and are needed for as long as nodes may be started again.
 
     Args:
-      environment_of: (label of a group of nodes) → variables for their processes.
+      stopper: what `lp.stop()` calls in a node; pickled with it.
+      bind: (node's name, port's name) → an `lp.AbstractAddressBuilder`; None: Launchpad picks ports of this machine.
     """
     from launchpad import context
-    from launchpad.nodes.python.local_multi_processing import PythonProcess
+    from launchpad.launch import serialization
 
-    stopper = functools.partial(os.kill, os.getpid(), signal.SIGTERM)  # what `lp.stop()` calls in a node
-    for label, nodes in program.groups.items():
-        resources = PythonProcess(env=dict(environment_of(label)))
+    for nodes in program.groups.values():
         for node in nodes:
-            node.launch_context.initialize(context.LaunchType.LOCAL_MULTI_PROCESSING, resources, stopper)
+            node.launch_context.initialize(context.LaunchType.LOCAL_MULTI_PROCESSING, None, stopper)
     for label, nodes in program.groups.items():
         for node in nodes:
             for handle in node.input_handles:
                 handle.connect(node, label)
-    for node in program.get_all_nodes():
-        node.bind_addresses()
-    before, tempfile.tempdir = tempfile.tempdir, str(folder)
-    try:
-        executables = [
-            executable
-            for label, nodes in program.groups.items()
-            for executable in nodes[0].to_executables(nodes, label, nodes[0].launch_context)
-        ]
-    finally:
-        tempfile.tempdir = before
-    return [Command(each.title, each.command_as_list, dict(each.env_overrides)) for each in executables]
+    ports = {}
+    for label, nodes in program.groups.items():
+        for index, node in enumerate(nodes):
+            name = f"{label}/{index}"
+            ports[name] = tuple(address.name or f"port{k}" for k, address in enumerate(node.addresses))
+            if bind is None:
+                node.bind_addresses()
+            else:
+                for address, port in zip(node.addresses, ports[name]):
+                    address.bind(bind(name, port))
+    starts = []
+    for label, nodes in program.groups.items():
+        data = folder / label / _DATA_FILE
+        data.parent.mkdir(parents=True)
+        data.touch(mode=0o600)  # it is run by who reads it
+        serialization.serialize_functions(str(data), label, [node.function for node in nodes])
+        names = [f"{label}/{index}" for index in range(len(nodes))]
+        starts += [Command(name, data, task, ports[name]) for task, name in enumerate(names)]
+    return starts
+
+
+def argv(data: Path, task: int) -> list[str]:
+    """Returns the command line that runs one of the functions in `data` as a node, on this host."""
+    from launchpad.nodes import python
+
+    entry = Path(python.__file__).with_name("process_entry.py")
+    return [sys.executable, str(entry), "--data_file", str(data), "--lp_task_id", str(task)]

@@ -5,19 +5,20 @@ restarts nothing, notices a death only in some of its modes, and then ends every
 yet to save.
 """
 
+import contextlib
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from impala.launching import beats, commands, rpc
-from impala.launching.processes import GRACE_SECONDS, INCARNATION_VARIABLE, NODE_VARIABLE
+from impala.launching import beats, commands, ending, rpc
+from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE
 from impala.launching.roles import Roles
 
-_HANGING_SECONDS = 4.0  # to end a node that has nothing to save; twice that for a frozen learner
 _BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # in a child, until `processes.prepare` decides what they do
 
 
@@ -27,12 +28,16 @@ class Processes:
     Args:
       starts: a command for each.
       logs: the folder that their output goes to.
+      environment: variables for all; only roles that say so see GPUs.
     """
 
     can_start_again = True
 
-    def __init__(self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener):
-        self.roles, self._logs, self._listener = roles, logs, listener
+    def __init__(
+        self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,
+        environment: Mapping[str, str],
+    ):  # fmt: skip
+        self.roles, self._logs, self._listener, self._environment = roles, logs, listener, environment
         self._commands = {command.name: command for command in starts}
         self._due: dict[str, float] = {}  # when those that ended are started again
         self._began: dict[str, float] = {}
@@ -44,18 +49,15 @@ class Processes:
             self.kill()
             raise
 
-    def _start(self, name: str, **environment: str) -> None:
+    def _start(self, name: str, **own: str) -> None:
         command, log = self._commands[name], self.log(name)
-        log.parent.mkdir(exist_ok=True)
+        own |= {} if self.roles.of(name).sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         self._listener.begin_anew(name)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
-        try:
-            with log.open("a") as output:
-                self._by_name[name] = subprocess.Popen(
-                    command.argv, env={**os.environ, **command.environment, **environment}, stdout=output, stderr=output
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+        with signals_blocked(), log.open("a") as output:
+            self._by_name[name] = subprocess.Popen(
+                commands.argv(command.data, command.task), env={**os.environ, **self._environment, **own},
+                stdout=output, stderr=output,
+            )  # fmt: skip
         self._began[name] = time.monotonic()
 
     def log(self, name: str) -> Path:
@@ -64,6 +66,10 @@ class Processes:
     def names(self) -> list[str]:
         """Returns the names of all nodes."""
         return list(self._commands)
+
+    def words(self) -> list[str]:
+        """Returns nothing: all stand here."""
+        return []
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node whose process has not ended."""
@@ -94,39 +100,23 @@ class Processes:
 
     def dump_stacks(self, name: str) -> None:
         """Makes a node write the stacks of all its threads into its log, if it has got far enough to handle that."""
-        if self._listener.has_heard(name) and (process := self._by_name[name]).poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGUSR2)
+        if self.has_heard(name):
+            self.signal(name, signal.SIGCONT, signal.SIGUSR2)
             time.sleep(1.0)
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
-        """Ends the processes with SIGTERM, turn after turn; kills those that take too long, or all on `should_kill`."""
-        for turn in self.roles.turns():
-            members = {n: p for n, p in self._by_name.items() if self.roles.of(n).turn == turn and p.poll() is None}
-            seconds = {name: self._seconds_to_end(name) for name in members}
-            deadlines = {name: time.monotonic() + seconds[name] for name in members}
-            for name, process in members.items():
-                process.terminate()
-                process.send_signal(signal.SIGCONT)  # a stopped process could not handle SIGTERM
-                if not self._listener.has_heard(name):  # still importing, with signals blocked: nothing to save
-                    process.kill()
-            while any(process.poll() is None for process in members.values()):
-                if should_kill():
-                    return self.kill()
-                if any(self._is_saving(name) for name in members):  # a slow disk; peers wait for the one that writes
-                    deadlines = {name: time.monotonic() + seconds[name] for name in members}
-                # Only these roles: the learner, which comes later, still has a checkpoint to write.
-                _kill(members[name] for name in members if time.monotonic() > deadlines[name])
-                time.sleep(0.05)
+        """Ends the processes in order, or all at once on `should_kill`."""
+        ending.in_turns(self, should_kill)
 
-    def _seconds_to_end(self, name: str) -> float:
-        if not self.roles.of(name).is_head:
-            return _HANGING_SECONDS
-        return 2 * _HANGING_SECONDS if self.node(name).is_frozen else GRACE_SECONDS  # an update may take its time
+    def has_heard(self, name: str) -> bool:
+        """Returns whether a node gave any sign of life since it was started."""
+        return self._listener.has_heard(name)
 
-    def _is_saving(self, name: str) -> bool:
-        node = self.node(name)
-        return node.doing == "saving" and not node.is_frozen and self._by_name[name].poll() is None
+    def signal(self, name: str, *numbers: int) -> None:
+        """Sends signals to a node's process, if it runs."""
+        for number in numbers:
+            if self._by_name[name].poll() is None:
+                self._by_name[name].send_signal(number)
 
     def left(self) -> list[str]:
         """Returns the names of the nodes whose processes have not ended."""
@@ -146,6 +136,16 @@ def _kill(processes: Iterable[subprocess.Popen]) -> None:
         process.wait()
 
 
+@contextlib.contextmanager
+def signals_blocked():
+    """Blocks the signals of an end in the block, so that they are in processes that it starts; see `_BLOCKED`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+
+
 def keep_previous_logs(folder: Path) -> None:
     """Sets the logs of an earlier launch aside; those that were set aside before are gone."""
     for log in (folder / "logs").glob("*/*"):
@@ -153,25 +153,34 @@ def keep_previous_logs(folder: Path) -> None:
             log.replace(log.with_suffix(".previous"))
 
 
+def link_logs(logs: Path, names: Iterable[str]) -> None:
+    """Makes an empty log for each node, and a link to it whose name says what it is: actor-0.log."""
+    for name in names:
+        (logs / name).parent.mkdir(exist_ok=True)
+        (logs / name).touch()
+        link = logs / (name.replace("/", "-") + ".log")
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+
+
 def launch(program, folder: Path, roles: Roles) -> Processes:
-    """Launches `program` in processes whose output goes to `folder/logs`; only roles that say so see GPUs."""
+    """Launches `program` in processes whose output goes to `folder/logs`."""
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     rpc.use_new_token(folder / "token")
-    scratch = logs / "scratch"  # Launchpad's pickles and Reverb's folder, which nobody else removes
+    scratch = logs / "scratch"  # pickled nodes and Reverb's folder, which nobody else removes
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(exist_ok=True)
+    scratch.mkdir()
+    starts = commands.of(program, scratch, stopper=functools.partial(os.kill, os.getpid(), signal.SIGTERM))
+    link_logs(logs, [command.name for command in starts])
     listener = beats.Listener()
-    common = {
-        NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: listener.address, "TZ": "UTC",
-        "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch),
+    return Processes(starts, roles, logs, listener, node_environment(listener.address, scratch))
+
+
+def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:
+    """Returns variables for the processes of nodes that this process starts."""
+    return {
+        NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: beats_address, "TZ": "UTC", "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(scratch),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA's absence
     }  # fmt: skip
-    starts = commands.of(
-        program, scratch, lambda label: common if roles.of(label).sees_gpu else common | {"CUDA_VISIBLE_DEVICES": ""}
-    )
-    for command in starts:
-        link = logs / (command.name.replace("/", "-") + ".log")
-        link.unlink(missing_ok=True)
-        link.symlink_to(command.name)
-    return Processes(starts, roles, logs, listener)

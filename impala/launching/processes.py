@@ -20,6 +20,8 @@ from impala.launching.roles import Role
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
+STARTED_VARIABLE = "IMPALA_STARTED"  # holds `time.monotonic()` of the launch, by the clock of another host than its own
+DEVICE_VARIABLE = "IMPALA_DEVICE"  # holds the index of a learner's GPU among those that its process sees
 INCARNATION_VARIABLE = "IMPALA_INCARNATION"  # holds the incarnation of a node that was started again
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
 _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
@@ -36,6 +38,11 @@ class UsageError(RuntimeError):
 def incarnation(of_launch: int) -> int:
     """Returns the incarnation of this process's node: its launch's, or a newer one if it was started again."""
     return int(os.environ.get(INCARNATION_VARIABLE, of_launch))
+
+
+def launched_at(started: float) -> float:
+    """Returns `time.monotonic()` of the launch by this host's clock; `started` is it by the launcher's."""
+    return float(os.environ.get(STARTED_VARIABLE, started))
 
 
 def refuse(message: str) -> None:
@@ -201,6 +208,7 @@ def learner_device(index: int = 0) -> str:
     """
     import tensorflow as tf
 
+    index = int(os.environ.get(DEVICE_VARIABLE, index))
     gpus = tf.config.list_physical_devices("GPU")[index : index + 1]
     try:
         tf.config.set_visible_devices(gpus, "GPU")

@@ -16,6 +16,7 @@ class Role(NamedTuple):
     sees_gpu: bool = False
     plays: bool = False  # steps environments, which may hang or leak
     returns_alone: bool = False  # when it dies; the others are started again together, from the newest checkpoint
+    tells: bool = True  # gives signs of life (`beats`); a node of another program's may not
     stores: bool = False  # holds chunks, so its memory is expected to grow
 
 
@@ -30,7 +31,7 @@ class Roles:
 
     def __init__(self, roles: Iterable[Role]):
         self._by_name = {role.name: role for role in roles}
-        (self.head,) = (role.name for role in roles if role.is_head)
+        self.head = next((name for name, role in self._by_name.items() if role.is_head), None)
 
     def of(self, node: str) -> Role:
         """Returns the role of a node like `actor/0`."""

@@ -11,6 +11,7 @@ connections of others are closed before anything is started or waited for on the
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import math
@@ -22,6 +23,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -46,7 +48,18 @@ class ServerAway(RuntimeError):
 
 def new_address() -> str:
     """Returns an address that no other server has."""
-    return f"impala-{os.getpid()}-{os.urandom(8).hex()}"
+    return f"impala-{_machine()}-{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def is_reachable(address: str) -> bool:
+    """Returns whether a server at `address` runs where this process may share memory with it."""
+    return address.split("-")[1] == _machine()
+
+
+def _machine() -> str:
+    """Returns a name of this kernel and its network namespace, which the names of sockets are of."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return hashlib.sha256((boot + os.readlink("/proc/self/ns/net")).encode()).hexdigest()[:8]
 
 
 class Server:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from impala.launching import beats, rpc
+from impala.launching.ending import HANGING_SECONDS
 from impala.launching.processes import GRACE_SECONDS
 from impala.launching.roles import Roles
-
-_HANGING_SECONDS = 4.0  # to end nodes that have nothing to save
 
 
 class Threads:
@@ -30,6 +29,10 @@ class Threads:
     def names(self) -> list[str]:
         """Returns the names of all nodes."""
         return list(self._futures)
+
+    def words(self) -> list[str]:
+        """Returns nothing: all stand here."""
+        return []
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node that has not returned."""
@@ -53,7 +56,7 @@ class Threads:
         self._manager.stop_event().set()
         began = time.monotonic()
         while (left := self.left()) and not should_kill():  # if one failed: the learner still saves
-            patience = GRACE_SECONDS if self.roles.heads(left) else _HANGING_SECONDS
+            patience = GRACE_SECONDS if self.roles.heads(left) else HANGING_SECONDS
             if time.monotonic() - began > patience:
                 return
             time.sleep(0.05)

@@ -50,7 +50,7 @@ class Head:
             )
         self.monitor = metrics.Monitor(
             run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
-            launcher_pid=run.launcher_pid, state=self.state, started=run.started,
+            launcher_pid=run.launcher_pid, state=self.state, started=processes.launched_at(run.started),
             target_is_evaluated=agents.of(config).EXPLORES_BEYOND_ITS_POLICY,
         )  # fmt: skip
         is_member = config.population.size > 1

@@ -77,8 +77,11 @@ class RemoteActorNode(abc.ABC):
         from impala.acting import remote
         from impala.launching import shared_memory
 
+        over_rpc = functools.partial(remote.over_rpc(getattr(learner.futures, method)), tuple(name))
         if self._config.inference.transport == "rpc":
-            return functools.partial(remote.over_rpc(getattr(learner.futures, method)), tuple(name))
+            return over_rpc
         address = remote.result_of(remote.over_rpc(learner.futures.address)(), self._stop.is_set)
+        if not shared_memory.is_reachable(address):  # the learner is on another host
+            return over_rpc
         arguments, results = fields()
         return shared_memory.Caller(address, name, arguments=arguments, results=results)

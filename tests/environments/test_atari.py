@@ -1,4 +1,4 @@
-"""Atari: lives, scores, episode ends and the four protocols, on the emulator itself."""
+"""Atari: lives, scores, episode ends and the five protocols, on the emulator itself."""
 
 import functools
 
@@ -143,6 +143,20 @@ def test_a_game_that_begins_with_our_fire_has_two_first_steps_that_bring_nothing
     assert not game["reward"][first].any() and (game["discount"][first] == 1).all() and not game["is_last"][first].any()
     lost = lives_lost(game)
     assert lost.sum() >= 8 and (game["discount"][lost] == 0).all()
+
+
+def test_fire_after_a_lost_life_is_a_step_whose_action_has_no_effect():
+    """A paddle that never fires loses one life only, and all five where FIRE is pressed for it."""
+    games = {}
+    for protocol in ("baselines", "rllib"):
+        environment = Watched("breakout", num_environments=3, protocol=protocol)
+        games[protocol] = play(environment, lambda t: np.zeros(3, int), 400)
+        environment.close()
+    assert lives_lost(games["baselines"]).sum(axis=0).tolist() == [1, 1, 1] and not games["baselines"]["is_last"].any()
+    game = games["rllib"]
+    lost = lives_lost(game)
+    assert lost.sum() >= 12 and game["is_last"].any(axis=0).all()
+    assert (game["discount"][lost] == 0).all() and not (game["is_first"] & np.roll(lost, 1, axis=0)).any()
 
 
 def test_a_game_without_fire_begins_with_one_first_step():

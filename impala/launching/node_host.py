@@ -1,0 +1,164 @@
+"""What stands on a host of a cluster for one node: starts the node's process there, and tells what becomes of it.
+
+It is plain Python, without Ray, and does nothing but what `local.Processes` does for a process of its own machine: the
+process has the same command, signals and signs of life, and ends with the process that this object lives in.
+"""
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from impala import own, provenance
+from impala.launching import addresses, beats, commands, local, stopping
+from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
+from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
+from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
+
+_PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio", "ray")
+PREFIX = "impala-node-"
+_LOG_BYTES = 1_000_000  # of one answer; the rest follows
+
+
+class Job(NamedTuple):
+    """What a host needs to start a node."""
+
+    name: str
+    task: int
+    token: str
+    addresses: dict[str, str]
+    age: float  # seconds since the launch
+    sees_gpu: bool
+    incarnation: int | None  # of a node that is started again
+
+
+class Status(NamedTuple):
+    """What is known of a node's process."""
+
+    exit_status: int | None  # None while it runs
+    node: beats.Node
+    has_heard: bool  # any sign of life
+    wants_end: bool  # it called `lp.stop()`
+    log: bytes  # what it wrote since the last question
+
+
+class NodeHost:
+    """Starts one process and answers questions about it."""
+
+    def __init__(self):
+        _sweep()
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self._listener, self._process, self._held = beats.Listener(), None, []
+        self._name, self._read = "", 0
+
+    def describe(self, own_parts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """Returns the name of this host, and `facts` of it."""
+        return platform.node(), facts(own_parts)
+
+    def reserve(self, names: Sequence[str], host: str, ports: tuple[int, int]) -> dict[str, str]:
+        """Finds free ports and keeps them until the process starts; returns {name: "host:port"}.
+
+        Raises:
+          OSError: no port from `ports[0]` to `ports[1]` is free.
+        """
+        found, candidates = {}, iter(range(ports[0], ports[1] + 1))
+        for name in names:
+            for port in candidates:
+                probe = socket.socket()
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    probe.close()
+                    continue
+                self._held.append(probe)
+                found[name] = f"{host}:{port}"
+                break
+            else:
+                raise OSError(f"{platform.node()}: no free port from {ports[0]} to {ports[1]}")
+        return found
+
+    def start(self, job: Job, functions: bytes) -> None:
+        """Starts the process; it ends with this one, whose main thread must call this (PR_SET_PDEATHSIG).
+
+        Args:
+          functions: what is in the file `commands.Command.data`.
+        """
+        self._name, log = job.name, self._scratch / "log"
+        data, token, table = (self._scratch / name for name in ("job.pkl", "token", "addresses.json"))
+        for path, content in ((data, functions), (token, job.token.encode()), (log, b"")):
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        addresses.write(table, job.addresses)
+        environment = local.node_environment(self._listener.address, self._scratch) | {
+            TOKEN_FILE_VARIABLE: str(token), addresses.TABLE_VARIABLE: str(table), BIND_ADDRESS_VARIABLE: "0.0.0.0",
+            STARTED_VARIABLE: str(time.monotonic() - job.age), stopping.VARIABLE: str(self._scratch / "stop"),
+        }  # fmt: skip
+        environment |= {DEVICE_VARIABLE: "0"} if job.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
+        self._release()
+        self._listener.begin_anew(job.name)
+        with local.signals_blocked(), log.open("ab") as output:
+            self._process = subprocess.Popen(
+                commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output
+            )
+
+    def _release(self) -> None:
+        for probe in self._held:
+            probe.close()
+        self._held.clear()
+
+    def status(self) -> Status:
+        """Returns what is known of the process, and what it wrote since this was last asked."""
+        with (self._scratch / "log").open("rb") as file:
+            file.seek(self._read)
+            log = file.read(_LOG_BYTES)
+        self._read += len(log)
+        return Status(
+            self._process.poll(), self._listener.node(self._name), self._listener.has_heard(self._name),
+            (self._scratch / "stop").exists(), log,
+        )  # fmt: skip
+
+    def signal(self, *numbers: int) -> None:
+        """Sends signals to the process, if it runs."""
+        for number in numbers:
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Kills the process if it still runs, and removes what was written for it on this host."""
+        self._release()
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Removes what hosts of this user left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and folder.stat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def facts(own_parts: Mapping[str, str]) -> dict[str, str]:
+    """Returns what must be the same on every host: packages, commit, and the user's own parts, {key: word}."""
+    found = {"python": platform.python_version(), "commit": provenance.commit(), **provenance.versions(_PACKAGES)}
+    return found | {f"{key} {word}": own.file_and_hash(word).rpartition(" ")[2] for key, word in own_parts.items()}
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each fact that differs between two hosts."""
+    return [
+        f"{name} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} here"
+        for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)
+    ]  # fmt: skip

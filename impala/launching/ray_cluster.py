@@ -1,0 +1,461 @@
+"""Runs a program on a Ray cluster: Ray says where nodes stand, and tells when a host is gone.
+
+Every node is a Ray actor that does nothing but start the node's own process (`node_host`) on the host where Ray put it:
+the process has the same command, signals and devices as in a local run. What becomes of the dead is decided where it is
+for local runs, in `supervising`. Ages are sent, never times, so that no two clocks are
+compared.
+"""
+
+import contextlib
+import ipaddress
+import logging
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from impala.config import ConfigError
+from impala.launching import addresses, beats, commands, ending, local, node_host, rpc, stopping
+from impala.launching.processes import EXIT_TRY_AGAIN, EXIT_USAGE
+from impala.launching.roles import Role, Roles
+
+_POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
+_END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
+_FROZEN_SECONDS = 5.0  # a host that has not answered for longer
+
+
+class Needs(NamedTuple):
+    """What a node needs of its host."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_gb: float = 0.0  # 0: whatever there is
+
+
+class Placement(NamedTuple):
+    """Where the nodes of a program may stand.
+
+    `at_launcher`: (a node's name) → whether it must stand on the launcher's host. `together`: (a node's name) → a name
+    that nodes which must share a host have in common; None: anywhere. `num_awaited`: of the nodes that return alone,
+    how many must stand before the program begins; the others join when there is room for them.
+    """
+
+    needs: Callable[[str], Needs] = lambda name: Needs()
+    at_launcher: Callable[[str], bool] = lambda name: False
+    together: Callable[[str], str | None] = lambda name: None
+    spread: bool = False  # others over as many hosts as possible, rather than on few
+    num_awaited: int | None = None  # None: all
+    wait_seconds: float = 60.0  # for room; then the launch is refused
+    ports: tuple[int, int] = (20_000, 29_999)
+    own_parts: Mapping[str, str] = {}  # words of the user's own modules, which must be the same on all hosts
+
+
+def connect(address: str, *, is_trusted: bool) -> None:
+    """Connects this process to the cluster at `address`, "auto" for the one that this host belongs to.
+
+    Raises:
+      ConfigError: Ray is not installed, does not answer or refuses, or a host has a public address and `is_trusted` is
+        false.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(["--cluster: needs ray; pip install 'impala[cluster]'"]) from None
+    host, _, port = address.rpartition(":")
+    if address != "auto":
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            line = f"--cluster {address}: {error}; expected HOST:PORT where `ray start --head` listens, or auto"
+            raise ConfigError([line]) from None
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except Exception as error:  # ConnectionError, RuntimeError, AuthenticationError: whatever Ray raises
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        line = f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and its token"
+        raise ConfigError([line]) from None
+    public = [ip for ip in _ips(ray) if not ipaddress.ip_address(ip).is_private]
+    if public and not is_trusted:
+        ray.shutdown()
+        raise ConfigError([
+            f"--cluster {address}: hosts have public addresses ({', '.join(public[:3])}), and Reverb's port asks "
+            "nobody who they are; expected a private network, or cluster.trusted_network=true behind a firewall"
+        ])  # fmt: skip
+
+
+def _ips(ray) -> list[str]:
+    return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+
+
+class NoRoom(ConfigError):
+    """The cluster is too small for what must stand before the program begins; it may grow."""
+
+    status = EXIT_TRY_AGAIN
+
+
+class _Host(node_host.NodeHost):
+    """Is made a Ray actor of."""
+
+    def reserve(self, names: Sequence[str], ports: tuple[int, int]) -> dict[str, str]:
+        import ray
+
+        return super().reserve(names, ray.util.get_node_ip_address(), ports)
+
+
+class _Hosted:
+    """A node, the Ray actor on its host, and what is known of both."""
+
+    def __init__(self, actor, described):
+        self.actor, self.described = actor, described  # `described` is ready when the actor stands
+        self.is_started, self.is_dismissed, self.began, self.answered = False, False, 0.0, 0.0
+        self.question = None  # under way
+        self.exit_status: int | None = None
+        self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
+
+
+class Nodes:
+    """The nodes of a program on a cluster; to its supervisor what `local.Processes` is.
+
+    Args:
+      starts: a command for each.
+      token: of the run's RPCs.
+    """
+
+    can_start_again = True
+
+    def __init__(
+        self, starts: Sequence[commands.Command], roles: Roles, folder: Path, placement: Placement, token: str
+    ):
+        import ray
+
+        self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
+        self._commands, self._token = {command.name: command for command in starts}, token
+        self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
+        self._launched, self._polled = time.monotonic(), 0.0
+        self.wants_end = False  # a node has called `lp.stop()`
+        self._facts = node_host.facts(placement.own_parts)
+        self.addresses: dict[str, str] = {}  # "host:port" by key
+        self._groups: dict[str, tuple[list[str], Any]] = {}
+        self._due: dict[str, float] = {}
+        self._incarnations: dict[str, int] = {}
+        self._hosted: dict[str, _Hosted] = {}
+        try:
+            for name in self._commands:
+                self._hosted[name] = self._place(name)
+            self._begin()
+        except BaseException:
+            self.kill()
+            raise
+
+    # --- placing and starting
+
+    def _place(self, name: str) -> _Hosted:
+        needs = self._placement.needs(name)
+        options = dict(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0, max_task_retries=0)
+        options |= {"memory": needs.memory_gb * 1e9} if needs.memory_gb else {}
+        actor = self._ray.remote(_Host).options(**options, scheduling_strategy=self._strategy(name)).remote()
+        return _Hosted(actor, actor.describe.remote(self._placement.own_parts))
+
+    def _strategy(self, name: str):
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+        placement = self._placement
+        if placement.at_launcher(name):
+            return NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
+        group = placement.together(name)
+        if group is None:
+            return "SPREAD" if placement.spread else "DEFAULT"
+        if group not in self._groups:
+            members = [each for each in self._commands if placement.together(each) == group]
+            bundles = [_bundle(placement.needs(member)) for member in members]
+            self._groups[group] = members, self._ray.util.placement_group(bundles, strategy="STRICT_PACK")
+        members, reserved = self._groups[group]
+        return PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=members.index(name))
+
+    def _begin(self) -> None:
+        """Waits for those that must stand, compares their hosts with this one, and starts them."""
+        alone = {name for name in self._commands if self.roles.of(name).returns_alone}
+        others = self._commands.keys() - alone
+        awaited = self._placement.num_awaited
+        num_alone = len(alone) if awaited is None else min(awaited, len(alone))
+        deadline = time.monotonic() + self._placement.wait_seconds
+        while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
+            if time.monotonic() > deadline or any(hosted.exit_status is not None for hosted in self._hosted.values()):
+                raise NoRoom([self._words_on_room(sorted(others - standing) or sorted(alone - standing))])
+            time.sleep(0.1)
+        for name in sorted(standing):
+            self._compare(name)
+        servers = [name for name in standing if self._commands[name].ports]
+        for found in self._answers([self._reserve(name) for name in servers]):
+            self.addresses |= found
+        for name in self._commands:
+            if name in standing:
+                self._start(name)
+
+    def _standing(self) -> set[str]:
+        by_reference = {hosted.described: name for name, hosted in self._hosted.items()}
+        ready, _ = self._ray.wait(list(by_reference), num_returns=len(by_reference), timeout=0)
+        standing = set()
+        for reference in ready:
+            name = by_reference[reference]
+            try:
+                self._ray.get(reference)
+                standing.add(name)
+            except self._ray.exceptions.RayError as error:  # its host can never have room for it, or is gone already
+                if self._hosted[name].exit_status is None:
+                    self._lose(name, EXIT_TRY_AGAIN, _line(error))
+        return standing
+
+    def _answers(self, references: Sequence) -> list:
+        return self._ray.get(list(references), timeout=_ASK_SECONDS)
+
+    def _compare(self, name: str) -> None:
+        """Refuses a host on which something else is installed."""
+        ((host, theirs),) = self._answers([self._hosted[name].described])
+        if found := node_host.differences(self._facts, theirs):
+            raise ConfigError([f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]])
+
+    def _reserve(self, name: str):
+        keys = [addresses.key(name, port) for port in self._commands[name].ports]
+        return self._hosted[name].actor.reserve.remote(keys, self._placement.ports)
+
+    def _start(self, name: str) -> None:
+        hosted, command, now = self._hosted[name], self._commands[name], time.monotonic()
+        job = node_host.Job(
+            name, command.task, self._token, self.addresses, now - self._launched, self.roles.of(name).sees_gpu,
+            self._incarnations.get(name),
+        )  # fmt: skip
+        hosted.actor.start.remote(job, self._data[command.data])
+        hosted.is_started, hosted.began, hosted.answered = True, now, now
+
+    def _words_on_room(self, names: Sequence[str]) -> str:
+        """Says what is missing for nodes that do not stand."""
+        needs = [self._placement.needs(name) for name in names]
+        free = self._ray.available_resources()
+        lacks = [
+            f"{sum(of_each):g} {what}, of which {free.get(key, 0):g} are free"
+            for what, key, of_each in (
+                ("CPUs", "CPU", [need.cpus for need in needs]), ("GPUs", "GPU", [need.gpus for need in needs]),
+            ) if sum(of_each)
+        ]  # fmt: skip
+        where = " on the launcher's host" if self._placement.at_launcher(names[0]) else ""
+        return (
+            f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "
+            f"{self._placement.wait_seconds:g} s: they need {' and '.join(lacks) or 'a host'}; "
+            "expected a larger cluster"
+        )
+
+    # --- looking
+
+    def _poll(self) -> None:
+        """Asks every host that has answered, and takes what answers there are."""
+        if time.monotonic() - self._polled < _POLL_SECONDS:
+            return
+        self._polled = time.monotonic()
+        for name in self._standing():
+            if not self._hosted[name].is_started and self._hosted[name].exit_status is None:
+                self._begin_late(name)
+        asked = {}
+        for name, hosted in self._hosted.items():
+            if hosted.is_started and hosted.exit_status is None:
+                hosted.question = hosted.question or hosted.actor.status.remote()
+                asked[hosted.question] = name
+        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.05) if asked else ([], [])
+        for reference in ready:
+            self._take(asked[reference], reference)
+
+    def _begin_late(self, name: str) -> None:
+        """Starts a node that found its place after the program had begun."""
+        try:
+            self._compare(name)
+        except ConfigError as error:
+            self._lose(name, EXIT_USAGE, error.lines[0])
+        except self._ray.exceptions.RayError as error:
+            self._lose(name, EXIT_TRY_AGAIN, _line(error))
+        else:
+            self._start(name)
+
+    def _take(self, name: str, reference) -> None:
+        hosted = self._hosted[name]
+        hosted.question = None
+        try:
+            hosted.status = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:  # the host is gone, or its actor
+            return self._lose(name, EXIT_TRY_AGAIN, f"its host is lost: {_line(error)}")
+        hosted.answered, hosted.exit_status = time.monotonic(), hosted.status.exit_status
+        if hosted.status.log:
+            with contextlib.suppress(OSError):  # a full disk costs the log
+                self.log(name).parent.mkdir(parents=True, exist_ok=True)
+                with self.log(name).open("ab") as file:
+                    file.write(hosted.status.log)
+        self.wants_end |= hosted.status.wants_end
+
+    def _lose(self, name: str, status: int, words: str) -> None:
+        hosted = self._hosted[name]
+        node = hosted.status.node
+        hosted.status = hosted.status._replace(node=node._replace(facts=node.facts | {"last_words": words}))
+        hosted.exit_status = status
+
+    def log(self, name: str) -> Path:
+        return self._logs / name
+
+    def names(self) -> list[str]:
+        """Returns the names of all nodes."""
+        return list(self._commands)
+
+    def words(self) -> list[str]:
+        """Returns a line that says where the nodes stand, and who waits for room."""
+        standing, by_host = self._standing(), {}
+        for name in self._commands:
+            if name in standing:
+                by_host.setdefault(self._answers([self._hosted[name].described])[0][0], []).append(name)
+        places = "; ".join(f"{host}: {_shortly(names)}" for host, names in by_host.items())
+        waiting = len(self._commands) - len(standing)
+        return [f"{len(by_host)} hosts: {places}" + (f"; {waiting} nodes wait for room" if waiting else "")]
+
+    def left(self) -> list[str]:
+        """Returns the names of the nodes that were started and have not ended."""
+        self._poll()
+        return [name for name, hosted in self._hosted.items() if hosted.is_started and hosted.exit_status is None]
+
+    def nodes(self) -> dict[str, beats.Node]:
+        """Returns what is known of every node that was started and has not ended."""
+        return {name: self.node(name) for name in self.left()}
+
+    def node(self, name: str) -> beats.Node:
+        """Returns what was last known of a node."""
+        hosted = self._hosted[name]
+        unheard = time.monotonic() - hosted.answered
+        node = hosted.status.node
+        return node._replace(
+            silent_seconds=node.silent_seconds + unheard, is_frozen=node.is_frozen or unheard > _FROZEN_SECONDS
+        )
+
+    def lived_seconds(self, name: str) -> float:
+        """Returns for how long ago a node was started last."""
+        return time.monotonic() - self._hosted[name].began
+
+    def ended(self) -> dict[str, int]:
+        """Returns the exit status of every node that has ended and is not to be started again."""
+        self._poll()
+        return {
+            name: hosted.exit_status for name, hosted in self._hosted.items()
+            if hosted.exit_status is not None and name not in self._due
+        }  # fmt: skip
+
+    def has_heard(self, name: str) -> bool:
+        """Returns whether a node gave any sign of life since it was started."""
+        return self._hosted[name].status.has_heard
+
+    # --- ending, and starting again
+
+    def start_again(self, name: str, seconds: float) -> None:
+        """Lets `start_due` place a node that has ended anew, `seconds` from now or later."""
+        self._due[name] = time.monotonic() + seconds
+
+    def start_due(self, new_incarnation: Callable[[str], int]) -> None:
+        """Places the nodes whose time has come, wherever there is room; each gets an incarnation of its own."""
+        for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
+            self._dismiss([self._hosted[name]])
+            self._incarnations[name] = new_incarnation(name)
+            self._hosted[name] = self._place(name)
+            del self._due[name]
+
+    def dump_stacks(self, name: str) -> None:
+        """Makes a node write the stacks of all its threads into its log, if its host answers."""
+        if self.has_heard(name):
+            self.signal(name, signal.SIGCONT, signal.SIGUSR2)
+            time.sleep(1.0)
+            self._polled = 0.0
+            self._poll()
+
+    def signal(self, name: str, *numbers: int) -> None:
+        """Sends signals to a node's process, if it runs."""
+        if self._hosted[name].is_started:
+            self._hosted[name].actor.signal.remote(*numbers)
+
+    def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
+        """Ends the nodes in order, or all at once on `should_kill`; those that have not been placed are forgotten."""
+        ending.in_turns(self, should_kill)
+
+    def kill(self, name: str | None = None) -> None:
+        """Ends every node, or one, at once."""
+        self._dismiss(list(self._hosted.values()) if name is None else [self._hosted[name]])
+        if name is None:
+            for _, reserved in self._groups.values():
+                self._ray.util.remove_placement_group(reserved)
+            self._groups.clear()
+
+    def _dismiss(self, chosen: Sequence[_Hosted]) -> None:
+        """Ends nodes' processes and frees their places; a process ends with its actor, whatever becomes of that."""
+        if not self._ray.is_initialized():
+            return
+        ends = [hosted.actor.end.remote() for hosted in chosen if hosted.is_started and not hosted.is_dismissed]
+        self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS) if ends else None
+        for hosted in chosen:
+            if not hosted.is_dismissed:
+                self._ray.kill(hosted.actor)
+            hosted.is_dismissed = True
+            if hosted.exit_status is None:
+                hosted.exit_status = -signal.SIGKILL
+
+
+def _bundle(needs: Needs) -> dict[str, float]:
+    wanted = {"CPU": needs.cpus, "GPU": needs.gpus, "memory": needs.memory_gb * 1e9}
+    return {name: amount for name, amount in wanted.items() if amount}
+
+
+def _shortly(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def launch(program, folder: Path, roles: Roles | None = None, placement: Placement | None = None) -> Nodes:
+    """Launches any `lp.Program` on the cluster that this process is connected to; see `connect`.
+
+    Args:
+      folder: logs are gathered in `folder/logs`.
+      roles: of the program's nodes; None: all are stopped together, and none has anything to save.
+      placement: None: anywhere, a CPU for each.
+
+    Raises:
+      NoRoom: what must stand before the program begins finds no place in time.
+      ConfigError: a host has other packages than this one.
+    """
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    token = folder / "token"
+    rpc.use_new_token(token)
+    scratch = logs / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    starts = commands.of(program, scratch, stopper=stopping.stop, bind=addresses.LookedUp)
+    local.link_logs(logs, [command.name for command in starts])
+    roles = roles or Roles(Role(label, turn=0, tells=False) for label in program.groups)
+    nodes = Nodes(starts, roles, folder, placement or Placement(), token.read_text())
+    addresses.write(scratch / "addresses.json", nodes.addresses)
+    os.environ[addresses.TABLE_VARIABLE] = str(scratch / "addresses.json")  # for clients in this process
+    return nodes
+
+
+def wait(nodes: Nodes, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Waits until all nodes have returned, one calls `lp.stop()` or it is time to stop; then ends them.
+
+    Raises:
+      RuntimeError: a node failed; all others are ended then.
+    """
+    try:
+        while not should_stop() and not nodes.wants_end and len(ended := nodes.ended()) < len(nodes.names()):
+            if failed := [name for name, status in ended.items() if status]:
+                raise RuntimeError(f"{failed[0]} ended with status {ended[failed[0]]}; see {nodes.log(failed[0])}")
+            time.sleep(_POLL_SECONDS)
+        nodes.stop()
+    finally:
+        nodes.kill()

@@ -1,0 +1,44 @@
+"""Where the nodes of a run stand on a cluster."""
+
+from impala.config import Config
+from impala.launching import ray_cluster
+
+
+def placement(config: Config) -> ray_cluster.Placement:
+    """Returns where the nodes of a run may stand.
+
+    Learner i and its table share a host: a batch crosses no network. What writes into the run's folder, the first
+    learner of a run or of each member and the evaluator, stands where the command was given, unless the folder is
+    everywhere.
+    """
+    cluster, num_learners = config.cluster, config.learner.num_learners
+
+    def needs(name: str) -> ray_cluster.Needs:
+        role = name.partition("/")[0]
+        return ray_cluster.Needs(
+            cpus=getattr(cluster, f"{role}_cpus"),
+            gpus=cluster.learner_gpus if role == "learner" else 0.0,
+            memory_gb=getattr(cluster, f"{role}_memory_gb", 0.0),
+        )
+
+    def at_launcher(name: str) -> bool:
+        role, _, index = name.partition("/")
+        is_first = role == "evaluator" or role in ("learner", "table") and int(index) % num_learners == 0
+        return is_first and not cluster.shared_folder
+
+    def together(name: str) -> str | None:
+        role, _, index = name.partition("/")
+        return f"learner/{index}" if role in ("learner", "table") else None
+
+    return ray_cluster.Placement(
+        needs=needs, at_launcher=at_launcher, together=together, spread=cluster.spread_actors,
+        num_awaited=_num_awaited(config), wait_seconds=cluster.wait_seconds,
+        ports=(cluster.first_port, cluster.last_port), own_parts=config.own_parts,
+    )  # fmt: skip
+
+
+def _num_awaited(config: Config) -> int | None:
+    """Returns how many nodes that return alone must stand: actors, and the evaluators, one for each member."""
+    if config.cluster.min_actors is None:
+        return None
+    return config.cluster.min_actors + config.population.size * bool(config.evaluator.num_episodes)

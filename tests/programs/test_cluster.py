@@ -1,0 +1,225 @@
+"""Programs on a Ray cluster: real raylets as hosts, lost and found again, and what a user is told."""
+
+import os
+import re
+import time
+
+import psutil
+import pytest
+
+from impala.launching import node_host, ray_cluster
+from impala.learning import checkpoints
+from tests.programs.running import (
+    CATCH,
+    END_SECONDS,
+    ENDLESS,
+    START_SECONDS,
+    press_ctrl_c,
+    rows,
+    run,
+    start,
+    survivors,
+    wait_for,
+    wait_until_it_trains,
+)  # fmt: skip
+from tests.programs.test_restarts import learns_on, restarts
+
+TWO_ACTORS = ["--actor.num-actors", "2", "--actor.num-environments", "16"]
+BACK_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Three hosts: the head, where the commands are given, has room for a learner and its table, the others for an actor each."""
+    from ray.cluster_utils import Cluster
+
+    before = {name: os.environ.get(name) for name in ("TMPDIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")}
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("hosts"))  # of the nodes' scratch, by which they are found
+    made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=2, include_dashboard=False))
+    made.hosts = [made.add_node(num_cpus=1) for _ in range(2)]
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    yield made
+    made.shutdown()
+
+
+def nodes(cluster) -> dict[str, psutil.Process]:
+    """Returns the processes of nodes on the cluster's hosts, by name."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if f"/{node_host.PREFIX}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.name()] = process
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def host_of(process) -> int:
+    """Returns the raylet that a node's process descends from."""
+    return next(parent.pid for parent in process.parents() if parent.name() == "raylet")
+
+
+@pytest.fixture
+def catch(cluster, tmp_path):
+    """Starts Catch on the cluster without an end; returns the process and the run's folder. All must be gone afterwards."""
+
+    def start_it(*arguments):
+        process = start(
+            *CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *ENDLESS, *TWO_ACTORS, *arguments
+        )
+        wait_until_it_trains(tmp_path / "run", 5)
+        return process, tmp_path / "run"
+
+    yield start_it
+    wait_for(lambda: not nodes(cluster), 30, f"no node is left: {nodes(cluster)}")
+
+
+def ends_in_order(process):
+    press_ctrl_c(process)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
+    assert survivors(process) == []
+    return output
+
+
+def test_it_learns_on_three_hosts_and_its_logs_come_home(cluster, tmp_path):
+    done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"hosts: .*learner/0", done.stdout), done.stdout
+    last = rows(tmp_path / "run")[-1]
+    assert float(last["return_mean"]) > 0.8 and last["unsound_chunks"] == "0"
+    assert (tmp_path / "run/logs/learner-0.log").is_file()
+    assert "learning on /CPU:0" in (tmp_path / "run/logs/learner/0").read_text()
+    assert checkpoints.read_state(tmp_path / "run/checkpoints")["updates"] == int(last["updates"])
+    wait_for(lambda: not nodes(cluster), 30, "no node is left")
+
+
+def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch):
+    process, folder = catch()
+    actors = {name: node for name, node in nodes(cluster).items() if name.startswith("actor")}
+    assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes(cluster)) == 4
+    assert host_of(nodes(cluster)["learner/0"]) not in {host_of(node) for node in actors.values()}
+    cluster.remove_node(cluster.hosts.pop(), allow_graceful=False)
+    wait_for(lambda: restarts(folder), BACK_SECONDS, "the loss is noticed")
+    (lost,) = [row["node"] for row in restarts(folder)]
+    updates = int(rows(folder)[-1]["updates"])
+    wait_for(lambda: int(rows(folder)[-1]["updates"]) > updates + 20, BACK_SECONDS, "the other actor is enough")
+    assert lost not in nodes(cluster)
+    cluster.hosts.append(cluster.add_node(num_cpus=1))
+    wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
+    output = ends_in_order(process)
+    assert f"{lost} ended with status 75: it starts again" in output and len(restarts(folder)) == 1
+
+
+def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, catch):
+    process, folder = catch("--checkpoint-period-seconds", 2)
+    victim = nodes(cluster)["actor/1"]
+    victim.kill()
+    wait_for(lambda: nodes(cluster).get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "the actor is back")
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    nodes(cluster)["learner/0"].kill()
+    wait_for(lambda: len(restarts(folder)) == 2, 20, "its death is noticed")
+    learns_on(folder)
+    assert [row["node"] for row in restarts(folder)] == ["actor/1", "learner/0"]
+    process.kill()
+    wait_for(lambda: not nodes(cluster), 30, "the nodes of a killed driver are gone")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", ["seed", "ga3c", "dqn"])
+def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
+    options = TWO_ACTORS if program != "dqn" else []
+    done = run("train", f"{program}_catch", "--cluster", cluster.address, "--run", tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(cluster, catch):
+    process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
+    assert {"actor/0", "actor/1"} < set(nodes(cluster)) and len(nodes(cluster)) == 4
+    more = cluster.add_node(num_cpus=1)
+    wait_for(lambda: len(nodes(cluster)) == 5, BACK_SECONDS, "the third actor has a place")
+    output = ends_in_order(process)
+    assert "; 1 nodes wait for room" in output and restarts(folder) == []
+    cluster.remove_node(more)
+
+
+@pytest.mark.parametrize("arguments, status, words", [
+    (["--cluster", "127.0.0.1:9"], 2, "--cluster 127.0.0.1:9: [Errno 111] Connection refused; expected HOST:PORT"),
+    (["--cluster", "nonsense"], 2, "--cluster nonsense: invalid literal for int()"),
+    (["--cluster", "HERE", "--threads"], 2, "--cluster: not with --threads"),
+    (["--cluster", "HERE", "--cluster.first-port", 3000, "--cluster.last-port", 2000], 2, "expected a range of ports"),
+    (["--cluster", "HERE", "--cluster.actor-cpu", 3], 2, "cluster.actor_cpu: unknown key; did you mean cluster.actor_cpus?"),
+    (["--cluster", "HERE", "--cluster.actor-cpus", 3, "--cluster.wait-seconds", 2], 75, "no room for actor/0, actor/1 within 2 s: they need 6 CPUs, of which"),
+    (["--cluster", "HERE", "--cluster.learner-gpus", 1, "--cluster.wait-seconds", 2], 75, "and 1 GPUs, of which 0 are free"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, arguments, status, words):
+    arguments = [cluster.address if argument == "HERE" else argument for argument in arguments]
+    done = run(*CATCH, "--run", tmp_path / "run", *TWO_ACTORS, *arguments)
+    assert done.returncode == status and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not nodes(cluster)
+
+
+def test_hosts_that_differ_are_compared_by_name():
+    mine = {"tensorflow": "2.15.1", "commit": "abc", "ray": "2.60.0"}
+    assert node_host.differences(mine, dict(mine)) == []
+    assert node_host.differences(mine, {"tensorflow": "2.16.0", "commit": "abc", "jax": "1"}) == [
+        "tensorflow is 2.16.0 there and 2.15.1 here", "ray is missing there and 2.60.0 here", "jax is 1 there and missing here",
+    ]  # fmt: skip
+
+
+# --- programs of Launchpad's own
+
+
+class Producer:
+    def work(self, number):
+        return 2 * number
+
+
+class Consumer:
+    def __init__(self, producers):
+        self._producers = producers
+
+    def run(self):
+        import launchpad as lp
+
+        print("sum", sum(future.result() for future in [p.futures.work(n) for n, p in enumerate(self._producers)]))
+        lp.stop()
+
+
+@pytest.fixture
+def connected(cluster):
+    import ray
+
+    ray_cluster.connect(cluster.address, is_trusted=False)
+    yield
+    ray.shutdown()
+
+
+def test_any_program_of_launchpads_runs_there(cluster, connected, tmp_path):
+    import launchpad as lp
+
+    program = lp.Program("producers")
+    with program.group("producer"):
+        producers = [program.add_node(lp.CourierNode(Producer)) for _ in range(3)]
+    program.add_node(lp.CourierNode(Consumer, producers), label="consumer")
+    launched = ray_cluster.launch(program, tmp_path)
+    ray_cluster.wait(launched)
+    assert launched.wants_end and "sum 6" in (tmp_path / "logs/consumer/0").read_text()
+    assert not nodes(cluster)
+
+
+def fail():
+    raise RuntimeError("broken")
+
+
+def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
+    import launchpad as lp
+
+    program = lp.Program("broken")
+    program.add_node(lp.PyNode(time.sleep, 1e6), label="sleeper")
+    program.add_node(lp.PyNode(fail), label="broken")
+    with pytest.raises(RuntimeError, match="broken/0 ended with status 1; see .*logs/broken/0"):
+        ray_cluster.wait(ray_cluster.launch(program, tmp_path))
+    assert "RuntimeError: broken" in (tmp_path / "logs/broken/0").read_text()
+    assert not nodes(cluster)
