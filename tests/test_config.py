@@ -90,7 +90,7 @@ def load_text(tmp_path):
         ("network.torso", "reznet",
          "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
-         "environment.protocol: 'paper2019' is not one of paper2018, baselines, machado2018, cleanba; did you mean paper2018?"),
+         "environment.protocol: 'paper2019' is not one of paper2018, baselines, rllib, machado2018, cleanba; did you mean paper2018?"),
         ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop, centered_rmsprop"),
         # unknown keys: misspelt, in the wrong section, like nothing
         ("learner.batch_szie", 4, "learner.batch_szie: unknown key; did you mean learner.batch_size?"),

@@ -32,15 +32,11 @@ from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 _ACTION_REPEAT = 4
 _NUM_STACKED = 4
 
+_PAPER = dict(repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30)
 PROTOCOLS = {
-    "paper2018": dict(repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30),
-    "baselines": dict(
-        repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30, use_fire_reset=False
-    ),
-    "rllib": dict(
-        repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30, use_fire_reset=False,
-        fire_after_life=True,
-    ),
+    "paper2018": _PAPER,
+    "baselines": _PAPER | dict(use_fire_reset=False),
+    "rllib": _PAPER | dict(use_fire_reset=False),
     "machado2018": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=30),
     "cleanba": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=1),
 }
@@ -56,8 +52,7 @@ class Atari:
         self, game: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
         num_threads: int = 1, with_picture: bool = False,
     ):  # fmt: skip
-        how = dict(PROTOCOLS[protocol]) | ({"full_action_space": True} if action_set == "full" else {})
-        fires_after_life = how.pop("fire_after_life", False)
+        how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
         make = functools.partial(
             AtariVectorEnv,
             game=game,
@@ -87,16 +82,15 @@ class Atari:
         actions = self._environment.ale.get_action_set()
         self._fires_itself = not how.get("use_fire_reset", True) and Action.FIRE in actions
         self._fire = actions.index(Action.FIRE) if self._fires_itself else None
-        self._fires_after_life = fires_after_life and self._fires_itself
-        self._is_beginning = np.zeros(num_environments, bool)  # the last observation was a game's first
-        self._is_to_fire = np.zeros(num_environments, bool)  # that, or the first of a life
+        self._fires_after_life = self._fires_itself and protocol == "rllib"
 
     def reset(self, seed: int) -> Step:
         observation, info = self._environment.reset(seed=seed)
         self._lives = info["lives"]
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
-        self._is_to_fire[:] = self._is_beginning[:] = self._fires_itself
+        # Whether the last observation was a game's first; whether that, or the first of a life.
+        self._is_beginning = self._is_to_fire = np.full(self.num_environments, self._fires_itself)
         return self._boundaries.reset(observation[:, 0])
 
     def send(self, action: np.ndarray) -> None:
