@@ -8,5 +8,7 @@ COPY scripts scripts
 RUN mkdir impala && touch impala/__init__.py README.md && make venv
 COPY . .
 RUN make venv
+# KubeRay starts `ray` in it, by name.
+ENV PATH="/impala/.venv/bin:$PATH"
 ENTRYPOINT ["/impala/.venv/bin/impala"]
 CMD ["--help"]

@@ -84,6 +84,22 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--against", metavar="FILE", help="or a WORD; runs the two programs in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
 
+    one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
+    one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
+    one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
+    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
+    one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
+    one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
+    one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
+    one.add_argument("--gpus", metavar="N", type=int, default=0, help="of each host, or of the learner's pod; 0")
+    one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
+    one.add_argument("--option", metavar="=--NAME=VALUE", action="append", default=[], help="slurm: of sbatch")
+    one.add_argument("--submit", action="store_true", help="slurm: hands it to sbatch")
+    one.add_argument("--image", metavar="NAME", help="kubernetes: of the Dockerfile here, where the cluster finds it")
+    one.add_argument("--memory-gb", metavar="N", type=_positive, default=16, help="kubernetes: of each pod; 16")
+    one.add_argument("--claim", metavar="NAME", default="impala-runs", help="kubernetes: the volume of runs")
+    one.add_argument("--output", metavar="FILE", type=Path, help="standard output if not given")
+
     one = add(runs, "[DIR]")
     one.add_argument("folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"))
     add(doctor)
@@ -151,7 +167,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         options.config = str(shipped.path_of(word, _SHIPPED[options.name](), "--config"))
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
-    if options.command in (train, compare, bench):  # the rest are keys, except those that look like a mistyped option
+    if options.command in (train, compare, bench, cluster):  # the rest are keys, but for what may be a mistyped option
         wrong = [word for word in rest if difflib.get_close_matches(word, known, cutoff=0.75)]
     else:
         wrong = [word for word in rest if word.startswith("-")] or rest
@@ -284,6 +300,44 @@ def runs(options: argparse.Namespace, rest: list[str]) -> int:
         raise config_lib.ConfigError([f"{options.folder}: no such folder; expected one that holds runs"])
     for line in listing.lines(options.folder, runs_lib.is_running, soundness.survey):
         print(line)
+    return 0
+
+
+def cluster(options: argparse.Namespace, rest: list[str]) -> int:
+    """writes what starts a run on Slurm or Kubernetes"""
+    if (options.shipped is None) == (options.config is None):
+        raise _nothing_named("cluster slurm", "pong")
+    named = ["--config", options.config] if options.config else [options.shipped]
+    path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
+    _configuration(path, rest, {})  # refuses here what the job would refuse after hours in a queue
+    folder = options.run or Path("runs") / Path(path).stem
+    if options.where == "slurm":
+        from impala.launching import slurm
+
+        further = [option.lstrip("=") for option in options.option]
+        job = slurm.Job(options.nodes, options.cpus, options.gpus, options.time, further)
+        text = slurm.script([*named, *rest], folder, job, Path(sys.executable).parent)
+    else:
+        from impala.launching import kubernetes
+
+        if options.image is None:
+            raise config_lib.ConfigError(["--image: not given; expected the name of an image with this project"])
+        job = kubernetes.Job(
+            options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
+        )
+        text = kubernetes.manifest([*named, *rest], folder.name, job)
+    if options.submit and options.where == "slurm":
+        folder.mkdir(parents=True, exist_ok=True)
+        options.output = options.output or folder.with_name(f"{folder.name}.sbatch")
+    if options.output is None:
+        print(text, end="")
+        return 0
+    options.output.write_text(text)
+    print(f"wrote {options.output}")
+    if options.submit:
+        from impala.launching import slurm
+
+        print(slurm.submit(options.output))
     return 0
 
 

@@ -1,0 +1,109 @@
+"""Writes the manifest of a KubeRay RayJob that runs a program on a Kubernetes cluster."""
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import yaml
+
+_HEADER = """\
+# A Ray cluster of one head, where the learner stands, and {workers} workers for actors; it is gone when the run has
+# ended. `kubectl apply -f` starts it, where KubeRay 1.5.1 or later is installed; applied again after `kubectl delete
+# rayjob {name}`, the run resumes from its folder on the volume claim {claim}.
+# Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
+"""
+_RUNS, _GRACE_SECONDS = "/runs", 120
+
+
+class Job(NamedTuple):
+    """What is asked of Kubernetes."""
+
+    image: str
+    workers: int
+    cpus: int  # of each pod
+    memory_gb: int
+    gpus: int  # of the head
+    claim: str  # the persistent volume claim that holds the runs' folders
+    namespace: str = "default"
+
+
+def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
+    """Returns the YAML of a RayJob and its network policy.
+
+    Args:
+      arguments: of `impala train`, without --run and --cluster.
+      name: of the run, a folder in the volume.
+    """
+    metadata = {"name": f"impala-{name}", "namespace": job.namespace}
+    command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])
+    ray_job = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": metadata,
+        "spec": {
+            "entrypoint": command,
+            "submissionMode": "K8sJobMode",
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": 600,
+            "backoffLimit": 3,  # each try is a new cluster, which resumes the run
+            "rayClusterSpec": {
+                "authOptions": {"mode": "token"},
+                "headGroupSpec": {
+                    "rayStartParams": {"num-cpus": str(job.cpus), "dashboard-host": "0.0.0.0"},
+                    "template": _pod(metadata["name"], job, gpus=job.gpus),
+                },
+                "workerGroupSpecs": [{
+                    "groupName": "actors",
+                    "replicas": job.workers, "minReplicas": job.workers, "maxReplicas": job.workers,
+                    "rayStartParams": {"num-cpus": str(job.cpus)},
+                    "template": _pod(metadata["name"], job, gpus=0),
+                }],
+            },
+        },
+    }  # fmt: skip
+    same_job = {"podSelector": {"matchLabels": {"impala-run": metadata["name"]}}}
+    operator = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}, "namespaceSelector": {}}
+    submitter = {"podSelector": {"matchLabels": {"ray.io/originated-from-crd": "RayJob"}}}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            **same_job,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [same_job]},
+                {"from": [operator, submitter], "ports": [{"port": 8265, "protocol": "TCP"}]},
+            ],
+        },
+    }  # fmt: skip
+    documents = yaml.dump_all([ray_job, policy], Dumper=_Dumper, sort_keys=False, width=120)
+    return _HEADER.format(workers=job.workers, name=metadata["name"], claim=job.claim) + documents
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data) -> bool:
+        return True  # what occurs twice is written twice
+
+
+def _pod(name: str, job: Job, *, gpus: int) -> dict:
+    amounts = {"cpu": str(job.cpus), "memory": f"{job.memory_gb}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    return {
+        "metadata": {"labels": {"impala-run": name}},
+        "spec": {
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,  # for the last checkpoint
+            "containers": [{
+                "name": "ray",
+                "image": job.image,
+                "resources": {"requests": amounts, "limits": amounts},
+                "volumeMounts": [
+                    {"name": "runs", "mountPath": _RUNS},
+                    {"name": "shared-memory", "mountPath": "/dev/shm"},
+                ],
+            }],
+            "volumes": [
+                {"name": "runs", "persistentVolumeClaim": {"claimName": job.claim}},
+                {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+            ],
+        },
+    }  # fmt: skip

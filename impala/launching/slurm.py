@@ -1,0 +1,94 @@
+"""Writes a batch script that runs a program on the hosts of a Slurm allocation, on a Ray cluster of its own."""
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from impala.config import ConfigError
+
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cpus}
+{options}#SBATCH --time={time}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@120
+#SBATCH --output={log}
+# Two minutes before its time is over, or when it is preempted, the run writes a checkpoint; it is queued again, and
+# resumes. The run's folder must be one that the first host of the next allocation sees too.
+set -u
+cd {here}
+unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY  # gRPC would send the hosts' own traffic there
+
+# Ray refuses whoever has not this job's token; it travels in the environment, to processes of this user.
+export RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
+export RAY_AUTH_TOKEN
+
+# This script runs on the first host: Ray's head and the learner stand here, the other hosts join.
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(hostname --ip-address | awk '{{print $1}}'):$((6379 + SLURM_JOB_ID % 1000))
+ray={bin}/ray
+$ray start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} \\
+  --include-dashboard=false --disable-usage-stats || exit 1
+if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
+  srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$first" \\
+    "$ray" start --address="$address" --num-cpus={cpus} --block --disable-usage-stats &
+fi
+
+{bin}/impala train {arguments} --cluster "$address" --run {folder} &
+run=$! again=no
+trap 'again=yes; kill -TERM "$run"' TERM
+wait "$run"; status=$?
+while kill -0 "$run" 2>/dev/null; do wait "$run"; status=$?; done  # `wait` returns at once when a signal comes
+$ray stop >/dev/null 2>&1
+if [ "$again" = yes ] || [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$status"
+"""
+
+
+class Job(NamedTuple):
+    """What is asked of Slurm."""
+
+    nodes: int
+    cpus: int  # of each node
+    gpus: int  # of each node
+    time: str  # "24:00:00"
+    options: Sequence[str] = ()  # further ones of sbatch: "--partition=long"
+
+
+def script(arguments: Sequence[str], folder: Path, job: Job, bin: Path) -> str:
+    """Returns the script.
+
+    Args:
+      arguments: of `impala train`, without --run and --cluster.
+      folder: of the run.
+      bin: folder of the commands `impala` and `ray`, at the same path on all hosts.
+    """
+    options = [f"--gpus-per-node={job.gpus}"] * bool(job.gpus) + list(job.options)
+    return _SCRIPT.format(
+        name=f"impala-{folder.name}", nodes=job.nodes, cpus=job.cpus, time=job.time, here=shlex.quote(str(Path.cwd())),
+        options="".join(f"#SBATCH {option}\n" for option in options), folder=shlex.quote(str(folder.resolve())),
+        log=f"{folder.resolve()}.slurm.log",  # beside it: a run refuses a folder that holds anything but a run
+        bin=shlex.quote(str(bin)), arguments=shlex.join(map(str, arguments)),
+    )  # fmt: skip
+
+
+def submit(path: Path) -> str:
+    """Hands a script to sbatch; returns what that says.
+
+    Raises:
+      ConfigError: there is no Slurm here, or it refuses the script.
+    """
+    try:
+        done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError([f"--submit: {error}; expected a host on which sbatch runs"]) from None
+    if done.returncode:
+        raise ConfigError([f"--submit: {(done.stderr or done.stdout).strip()}; expected what this Slurm allows"])
+    return done.stdout.strip()

@@ -1,0 +1,130 @@
+"""What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from impala.launching import kubernetes, slurm
+from tests.programs.running import run
+
+# Fields of ray.io/v1 (KubeRay's API reference, 1.5) and of Kubernetes' core/v1 and networking.k8s.io/v1, as far as they
+# may be used here; a value is the schema of what lies below, None of what is a plain value or a free mapping.
+_CONTAINER = {
+    "name": None, "image": None, "imagePullPolicy": None, "env": None, "resources": {"requests": None, "limits": None},
+    "volumeMounts": [{"name": None, "mountPath": None, "subPath": None, "readOnly": None}], "lifecycle": None,
+}  # fmt: skip
+_POD = {
+    "metadata": {"labels": None, "annotations": None},
+    "spec": {
+        "terminationGracePeriodSeconds": None, "containers": [_CONTAINER], "nodeSelector": None, "tolerations": None,
+        "volumes": [{"name": None, "persistentVolumeClaim": {"claimName": None}, "emptyDir": {"medium": None}}],
+    },
+}  # fmt: skip
+_GROUP = {"rayStartParams": None, "template": _POD}
+_METADATA = {"name": None, "namespace": None, "labels": None}
+SCHEMAS = {
+    "RayJob": {
+        "apiVersion": None, "kind": None, "metadata": _METADATA,
+        "spec": {
+            "entrypoint": None, "submissionMode": None, "shutdownAfterJobFinishes": None, "backoffLimit": None,
+            "ttlSecondsAfterFinished": None, "activeDeadlineSeconds": None, "runtimeEnvYAML": None, "suspend": None,
+            "rayClusterSpec": {
+                "rayVersion": None, "authOptions": {"mode": None}, "enableInTreeAutoscaling": None,
+                "headGroupSpec": _GROUP | {"serviceType": None},
+                "workerGroupSpecs": [
+                    _GROUP | {"groupName": None, "replicas": None, "minReplicas": None, "maxReplicas": None}
+                ],
+            },
+        },
+    },
+    "NetworkPolicy": {
+        "apiVersion": None, "kind": None, "metadata": _METADATA,
+        "spec": {
+            "podSelector": {"matchLabels": None}, "policyTypes": None,
+            "ingress": [{
+                "from": [{"podSelector": {"matchLabels": None}, "namespaceSelector": None}],
+                "ports": [{"port": None, "protocol": None}],
+            }],
+        },
+    },
+}  # fmt: skip
+JOB = kubernetes.Job("registry/impala:1", workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
+SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
+
+
+def unknown(value, schema, path=""):
+    """Yields the fields that the schema does not have."""
+    if isinstance(schema, list):
+        for index, each in enumerate(value):
+            yield from unknown(each, schema[0], f"{path}[{index}]")
+    elif isinstance(schema, dict):
+        for name, below in value.items():
+            if name not in schema:
+                yield f"{path}.{name}"
+            elif schema[name] is not None:
+                yield from unknown(below, schema[name], f"{path}.{name}")
+
+
+def documents(*arguments):
+    return {each["kind"]: each for each in yaml.safe_load_all(kubernetes.manifest(arguments, "pong", JOB))}
+
+
+def test_the_manifest_has_published_fields_only():
+    written = documents("pong")
+    assert set(written) == set(SCHEMAS)
+    for kind, document in written.items():
+        assert list(unknown(document, SCHEMAS[kind])) == []
+    assert list(unknown({"spec": {"entrypont": 1}}, SCHEMAS["RayJob"])) == [".spec.entrypont"]
+
+
+def test_the_manifest_asks_for_what_was_said():
+    written = documents("pong", "--environment.name", "[atari:pong, atari:breakout]")
+    spec = written["RayJob"]["spec"]
+    assert spec["entrypoint"] == (
+        "impala train pong --environment.name '[atari:pong, atari:breakout]' --cluster auto --run /runs/pong"
+    )
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"} and spec["shutdownAfterJobFinishes"] is True
+    (worker,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
+    assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (3, 3, 3)
+    (of_head,), (of_worker,) = (group["template"]["spec"]["containers"] for group in (head, worker))
+    assert of_head["resources"]["limits"] == {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    assert of_worker["resources"]["limits"] == {"cpu": "8", "memory": "16Gi"}
+    assert {mount["mountPath"] for mount in of_head["volumeMounts"]} == {"/runs", "/dev/shm"}
+
+
+def test_the_jobs_pods_reach_each_other_and_others_reach_the_jobs_port_at_most():
+    written = documents("pong")
+    policy, cluster = written["NetworkPolicy"]["spec"], written["RayJob"]["spec"]["rayClusterSpec"]
+    label = policy["podSelector"]["matchLabels"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert label.items() <= group["template"]["metadata"]["labels"].items()
+    own, others = policy["ingress"]
+    assert own == {"from": [{"podSelector": {"matchLabels": label}}]} and policy["policyTypes"] == ["Ingress"]
+    assert [port["port"] for port in others["ports"]] == [8265]
+
+
+def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
+    text = slurm.script(["pong", "--loss.correction", "none"], tmp_path / "a run", SLURM, tmp_path / "bin")
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False, capture_output=True).stderr == ""
+    directives = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    expected = ["--nodes=4", "--cpus-per-task=16", "--gpus-per-node=2", "--partition=long", "--time=12:00:00", "--requeue"]
+    assert set(expected) < set(directives)
+    assert f"train pong --loss.correction none --cluster \"$address\" --run '{tmp_path}/a run' &" in text
+    assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["slurm"], "impala cluster slurm: nothing named; expected a shipped configuration"),
+    (["slurm", "pogn"], "did you mean pong"),
+    (["slurm", "pong", "--loss.correction", "vtrase"], "did you mean vtrace?"),
+    (["slurm", "pong", "--node", "3"], "--node: unknown; did you mean --nodes?"),
+    (["slurm", "pong", "--nodes", "0"], "--nodes: got '0'; a whole number, 1 or more, is needed"),
+    (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
+    (["nomad", "pong"], "invalid choice: 'nomad'"),
+])  # fmt: skip
+def test_mistakes_are_one_line_before_anything_waits_in_a_queue(arguments, words):
+    done = run("cluster", *arguments)
+    assert done.returncode == 2 and words in done.stderr and done.stdout == "", done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
