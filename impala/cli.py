@@ -84,22 +84,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--against", metavar="FILE", help="or a WORD; runs the two programs in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
 
-    one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
-    one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
-    one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
-    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
-    one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
-    one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
-    one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
-    one.add_argument("--gpus", metavar="N", type=int, default=0, help="of each host, or of the learner's pod; 0")
-    one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
-    one.add_argument("--option", metavar="=--NAME=VALUE", action="append", default=[], help="slurm: of sbatch")
-    one.add_argument("--submit", action="store_true", help="slurm: hands it to sbatch")
-    one.add_argument("--image", metavar="NAME", help="kubernetes: of the Dockerfile here, where the cluster finds it")
-    one.add_argument("--memory-gb", metavar="N", type=_positive, default=16, help="kubernetes: of each pod; 16")
-    one.add_argument("--claim", metavar="NAME", default="impala-runs", help="kubernetes: the volume of runs")
-    one.add_argument("--output", metavar="FILE", type=Path, help="standard output if not given")
-
+    _add_cluster(add)
     one = add(runs, "[DIR]")
     one.add_argument("folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"))
     add(doctor)
@@ -209,6 +194,25 @@ def _configuration(path: str | None, rest: list[str], default: dict) -> config_l
     overrides = config_lib.parse_overrides(rest)
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
     return config_lib.load(path, overrides) if path else config_lib.build(default, overrides)
+
+
+def _add_cluster(add) -> None:
+    """Adds the command `cluster` and its options, by a function that adds a command."""
+    one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
+    one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
+    one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
+    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
+    one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
+    one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
+    one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
+    one.add_argument("--gpus", metavar="N", type=int, default=0, help="of each host, or of the learner's pod; 0")
+    one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
+    one.add_argument("--option", metavar="=--NAME=VALUE", action="append", default=[], help="slurm: of sbatch")
+    one.add_argument("--submit", action="store_true", help="slurm: hands it to sbatch")
+    one.add_argument("--image", metavar="NAME", help="kubernetes: of the Dockerfile here, where the cluster finds it")
+    one.add_argument("--memory-gb", metavar="N", type=_positive, default=16, help="kubernetes: of each pod; 16")
+    one.add_argument("--claim", metavar="NAME", default="impala-runs", help="kubernetes: the volume of runs")
+    one.add_argument("--output", metavar="FILE", type=Path, help="standard output if not given")
 
 
 def _print_shipped(command: str) -> int:
