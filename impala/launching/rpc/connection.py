@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from impala.launching.rpc import codec, tokens
+from impala.launching.rpc import codec, tls, tokens
 from impala.launching.rpc.pending import PendingCall, Schedule
 from impala.launching.rpc.status import StatusCode, StatusNotOk
 
@@ -112,7 +112,11 @@ class Connection:
             if self._channel is None:
                 token = tokens.read_token()
                 self._metadata = () if token is None else ((tokens.METADATA_KEY, token),)
-                channel = grpc.insecure_channel(_target(self.address), options=_channel_options())
+                target, options = _target(self.address), _channel_options()
+                if tls.is_on():
+                    channel = grpc.secure_channel(target, tls.channel_credentials(), options + tls.channel_options())
+                else:
+                    channel = grpc.insecure_channel(target, options=options)
                 self._stub = channel.unary_unary(CALL_PATH)
                 self._channel = channel
 

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import portpicker
 
-from impala.launching.rpc import codec, tokens
+from impala.launching.rpc import codec, tls, tokens
 from impala.launching.rpc.batching import BatchedHandler
 from impala.launching.rpc.pool import DaemonPool
 from impala.launching.rpc.service import Service
@@ -100,15 +100,19 @@ class Server:
 
         Raises:
           ValueError: the server was started before.
-          RuntimeError: the port cannot be had, or the token file cannot be read.
+          RuntimeError: the port cannot be had, or the token file or one of TLS's cannot be read.
         """
         if self._server is not None:
             raise ValueError("Server already started")
         service = Service(self._lookup, self._names, tokens.read_token())
         pool = DaemonPool(self._thread_pool_size, name=f"rpc-{self._port}")
         server = grpc.server(pool, handlers=[service], options=_server_options())
+        credentials = tls.server_credentials() if tls.is_on() else None
         try:
-            self._port = server.add_insecure_port(self._endpoint())
+            self._port = (
+                server.add_secure_port(self._endpoint(), credentials) if credentials
+                else server.add_insecure_port(self._endpoint())
+            )  # fmt: skip
         except RuntimeError as error:
             raise RuntimeError(
                 f"Failed to bind {self._endpoint()}: port {self._port} is in use (see `ss -ltnp`), or "

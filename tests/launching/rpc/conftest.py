@@ -9,7 +9,7 @@ from impala.launching.rpc.server import Server
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_outside(monkeypatch):
-    for name in ("IMPALA_RPC_TOKEN_FILE", "IMPALA_RPC_BIND_ADDRESS", "IMPALA_RPC_MAX_BYTES"):
+    for name in ("IMPALA_RPC_TOKEN_FILE", "IMPALA_RPC_BIND_ADDRESS", "IMPALA_RPC_MAX_BYTES", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(rpc_server, "STOP_GRACE_SECONDS", 0.2)
 
