@@ -109,7 +109,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
     from impala.replay import datasets, tables
     from impala.types import Origin
 
-    unroll = _random_unroll(config)
+    unroll = random_unroll(config)
     spec, length = make_environment(config, 1).spec, config.learner.unroll_length
     chunk = agents.of(config).make_chunk_spec(config, spec)
     server = reverb.Server([tables.queue(chunk, config.queue_size)], port=None)
@@ -144,7 +144,7 @@ def table_rate(config: config_lib.Config, seconds: float) -> float:
         writer.join(5)
 
 
-def _random_unroll(config: config_lib.Config) -> list:
+def random_unroll(config: config_lib.Config) -> list:
     """Plays unrolls of one lane with random actions; returns the chunks of one that comes after a warm-up."""
     import numpy as np
 

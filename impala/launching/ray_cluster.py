@@ -205,6 +205,8 @@ class Nodes:
             try:
                 self._ray.get(reference)
                 standing.add(name)
+            except self._ray.exceptions.ActorUnavailableError:
+                continue
             except self._ray.exceptions.RayError as error:  # its host can never have room for it, or is gone already
                 if self._hosted[name].exit_status is None:
                     self._lose(name, EXIT_TRY_AGAIN, _line(error))
@@ -284,6 +286,8 @@ class Nodes:
         hosted.question = None
         try:
             hosted.status = self._ray.get(reference)
+        except self._ray.exceptions.ActorUnavailableError:  # the network may be back soon; the silence is measured
+            return
         except self._ray.exceptions.RayError as error:  # the host is gone, or its actor
             return self._lose(name, EXIT_TRY_AGAIN, f"its host is lost: {_line(error)}")
         hosted.answered, hosted.exit_status = time.monotonic(), hosted.status.exit_status
@@ -350,6 +354,10 @@ class Nodes:
     def has_heard(self, name: str) -> bool:
         """Returns whether a node gave any sign of life since it was started."""
         return self._hosted[name].status.has_heard
+
+    def has_answered(self, name: str) -> bool:
+        """Returns whether a node's process has been seen since it was started."""
+        return self._hosted[name].answered > self._hosted[name].began
 
     # --- ending, and starting again
 

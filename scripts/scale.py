@@ -1,0 +1,225 @@
+#!/usr/bin/env python
+"""How far one table, one learner's weights and Ray's placement reach: scripts/scale.py actors, or cluster.
+
+`actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them, and
+fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and does
+nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each would
+need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
+docs/results/scale/actors.csv.
+
+`cluster`: N stand-ins for nodes, processes that do nothing, on Ray hosts of this machine; the seconds until all run,
+until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Writes
+docs/results/scale/cluster.csv.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from concurrent import futures
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+RESULTS = Path("docs/results/scale")
+MB = 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["actors", "cluster"])
+    parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100,200")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of actors")
+    options = parser.parse_args()
+    measure, default = {"actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100,200")}[options.what]
+    rows = []
+    for count in (options.counts or default).split(","):
+        context = multiprocessing.get_context("spawn")  # a process each: neither server is ever quite gone
+        with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+            rows.append(pool.submit(measure, int(count), options.seconds).result())
+        print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{options.what}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# --- actors at one table
+
+
+def actors(count: int, seconds: float) -> dict:
+    """Measures `count` actors for `seconds`, after a start of ten."""
+    import reverb
+
+    from impala import agents
+    from impala import config as config_lib
+    from impala.bench import parts
+    from impala.launching.rpc.server import Server
+    from impala.learning import weights
+    from impala.replay import datasets, tables
+    from impala.types import Weights, num_bytes
+
+    config = config_lib.load("configs/pong.yaml")
+    spec = parts.make_environment(config, 1).spec
+    chunk, batch_size = agents.of(config).make_chunk_spec(config, spec), config.learner.batch_size
+    network = agents.of(config).make_network(config, spec)
+    arrays = [variable.numpy() for variable in network.trainable_variables]
+    table = reverb.Server([tables.queue(chunk, 4 * count + config.queue_size)], port=None)
+    newest = [0]
+    publisher = weights.Publisher(lambda: Weights(newest[0], [array.copy() for array in arrays]))
+    server = Server(thread_pool_size=32)
+    server.Bind("get_weights", publisher.get)
+    server.Start()
+    feeder = datasets.Feeder(
+        lambda: datasets.chunks(f"localhost:{table.port}", tables.QUEUE, max_in_flight=batch_size),
+        batch_size=batch_size,
+    )
+    context, stop = multiprocessing.get_context("spawn"), multiprocessing.get_context("spawn").Event()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "unroll.npz"
+        _record(config, path)
+        num_processes = min(count, 2 * (os.cpu_count() or 1))
+        shares = [len(range(index, count, num_processes)) for index in range(num_processes)]
+        answers = context.Queue()
+        workers = [
+            context.Process(target=_act, args=(str(path), table.port, server.address, share, stop, answers))
+            for share in shares
+        ]  # fmt: skip
+        for worker in workers:
+            worker.start()
+        began, taken, counting = None, 0, time.monotonic() + 300
+        while began is None or time.monotonic() - began < 10 + seconds:
+            batch = feeder.get(timeout_seconds=1.0)
+            if batch is None:
+                assert time.monotonic() < counting, "no actor writes"
+                continue
+            began = began or time.monotonic()
+            with publisher.updating():
+                newest[0] += 1
+            taken += batch_size * (time.monotonic() - began >= 10)
+        memory = psutil.Process().memory_info().rss / MB
+        stop.set()
+        waits = np.concatenate([answers.get(timeout=60) for _ in workers])
+        feeder.stop()
+    return dict(
+        actors=count, chunks_per_second=round(taken / seconds, 1),
+        megabytes_per_second=round(taken / seconds * num_bytes(chunk) / MB, 1),
+        updates_per_second=round(taken / batch_size / seconds, 1),
+        weights_megabytes=round(sum(array.nbytes for array in arrays) / MB, 2), fetches=len(waits),
+        weights_p50_ms=round(1e3 * float(np.median(waits)), 1),
+        weights_p99_ms=round(1e3 * float(np.quantile(waits, 0.99)), 1), server_mb=round(memory),
+    )  # fmt: skip
+
+
+def _record(config, path: Path) -> None:
+    from impala.bench import parts
+
+    chunk = parts.random_unroll(config)[0]
+    kept = {name: value for name, value in chunk._asdict().items() if not isinstance(value, tuple)}
+    np.savez(path, **{name: np.asarray(value) for name, value in kept.items()})
+
+
+def _act(path: str, port: int, weights_address: str, count: int, stop, answers) -> None:
+    """Runs `count` actors in threads; answers with the seconds that each fetch of weights took."""
+    import reverb
+
+    from impala.acting import chunks
+    from impala.launching.rpc.client import Client
+    from impala.replay import tables
+    from impala.types import Chunk
+
+    chunk, waits = Chunk(**{name: () for name in Chunk._fields} | dict(np.load(path))), []
+
+    def loop():
+        fetch, version = Client(weights_address, call_timeout=60), -1
+        sink = chunks.TableSink(
+            reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=stop.is_set, max_pending=2
+        )
+        while not stop.is_set():
+            began = time.perf_counter()
+            version, _ = fetch.get_weights(version)
+            waits.append(time.perf_counter() - began)
+            sink([chunk])
+
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    stop.wait()
+    answers.put(np.array(waits))
+    time.sleep(1)
+    os._exit(0)
+
+
+# --- nodes on a cluster
+
+
+def cluster(count: int, seconds: float) -> dict:
+    """Measures `count` stand-ins on three hosts, one of which is lost."""
+    del seconds
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from impala.launching import ray_cluster
+    from impala.launching.roles import Role, Roles
+
+    made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=count, include_dashboard=False))
+    lost = made.add_node(num_cpus=count // 4)
+    program = lp.Program("stand-ins")
+    with program.group("actor"):
+        for _ in range(count):
+            program.add_node(lp.PyNode(time.sleep, 1e6))
+    roles = Roles([Role("actor", turn=0, tells=False, returns_alone=True)])
+    with tempfile.TemporaryDirectory() as folder:
+        ray_cluster.connect(made.address, is_trusted=True)
+        began = time.monotonic()
+        nodes = ray_cluster.launch(
+            program, Path(folder), roles, ray_cluster.Placement(spread=True, wait_seconds=300)
+        )
+        _until(lambda: len(nodes.left()) == count and all(map(nodes.has_answered, nodes.names())))
+        start, began = time.monotonic() - began, time.monotonic()
+        memory = sum(_rss(process) for process in psutil.process_iter() if "ray::" in process.name()) / MB
+        made.remove_node(lost, allow_graceful=False)
+        _until(nodes.ended)
+        notice, gone = time.monotonic() - began, set()
+        while not gone or len(nodes.left()) < count or not all(map(nodes.has_answered, nodes.names())):
+            for name in nodes.ended():
+                gone.add(name)
+                nodes.start_again(name, 0.0)
+            nodes.start_due(lambda name: 2)
+            time.sleep(0.05)
+            assert time.monotonic() - began < 300
+        back, began = time.monotonic() - began, time.monotonic()
+        nodes.stop()
+        nodes.kill()
+        stop = time.monotonic() - began
+    ray.shutdown()
+    made.shutdown()
+    return dict(
+        nodes=count, start_seconds=round(start, 1), lost_nodes=len(gone), notice_seconds=round(notice, 1),
+        back_seconds=round(back, 1), stop_seconds=round(stop, 1), ray_workers_mb=round(memory),
+    )  # fmt: skip
+
+
+def _until(condition, seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "never"
+        time.sleep(0.05)
+
+
+def _rss(process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.Error:
+        return 0
+
+
+if __name__ == "__main__":
+    main()
