@@ -19,14 +19,13 @@ import os
 import tempfile
 import threading
 import time
-from concurrent import futures
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 RESULTS = Path("docs/results/scale")
-MB = 1e6
+MB, SPAWN = 1e6, multiprocessing.get_context("spawn")
 
 
 def main():
@@ -38,15 +37,23 @@ def main():
     measure, default = {"actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100,200")}[options.what]
     rows = []
     for count in (options.counts or default).split(","):
-        context = multiprocessing.get_context("spawn")  # a process each: neither server is ever quite gone
-        with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-            rows.append(pool.submit(measure, int(count), options.seconds).result())
+        answer, telling = SPAWN.Pipe(duplex=False)
+        process = SPAWN.Process(target=_tell, args=(telling, measure, int(count), options.seconds))
+        process.start()  # one for each: neither Reverb's server nor Ray's is ever quite gone from a process
+        telling.close()
+        rows.append(answer.recv())
+        process.kill()
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / f"{options.what}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _tell(telling, measure, count: int, seconds: float) -> None:
+    telling.send(measure(count, seconds))
+    time.sleep(60)  # the parent ends it
 
 
 # --- actors at one table
@@ -79,15 +86,15 @@ def actors(count: int, seconds: float) -> dict:
         lambda: datasets.chunks(f"localhost:{table.port}", tables.QUEUE, max_in_flight=batch_size),
         batch_size=batch_size,
     )
-    context, stop = multiprocessing.get_context("spawn"), multiprocessing.get_context("spawn").Event()
+    stop = SPAWN.Event()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "unroll.npz"
         _record(config, path)
         num_processes = min(count, 2 * (os.cpu_count() or 1))
         shares = [len(range(index, count, num_processes)) for index in range(num_processes)]
-        answers = context.Queue()
+        answers = SPAWN.Queue()
         workers = [
-            context.Process(target=_act, args=(str(path), table.port, server.address, share, stop, answers))
+            SPAWN.Process(target=_act, args=(str(path), table.port, server.address, share, stop, answers))
             for share in shares
         ]  # fmt: skip
         for worker in workers:
@@ -151,7 +158,8 @@ def _act(path: str, port: int, weights_address: str, count: int, stop, answers) 
         thread.start()
     stop.wait()
     answers.put(np.array(waits))
-    time.sleep(1)
+    answers.close()
+    answers.join_thread()
     os._exit(0)
 
 
