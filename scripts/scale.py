@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """How far one table, one learner's weights and Ray's placement reach: scripts/scale.py actors, or cluster.
 
-`actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them, and
-fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and does
-nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each would
+`actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them,
+and fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and
+does nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each would
 need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
 docs/results/scale/actors.csv.
 
