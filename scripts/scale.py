@@ -3,8 +3,8 @@
 
 `actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them,
 and fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and
-does nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each would
-need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
+does nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each
+would need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
 docs/results/scale/actors.csv.
 
 `cluster`: N stand-ins for nodes, processes that do nothing, on Ray hosts of this machine; the seconds until all run,
