@@ -37,6 +37,7 @@ class Job(NamedTuple):
     addresses: dict[str, str]
     age: float  # seconds since the launch
     sees_gpu: bool
+    prepares: bool  # calls `processes.prepare`, which unblocks the signals of an end; others may not
     incarnation: int | None  # of a node that is started again
 
 
@@ -105,7 +106,8 @@ class NodeHost:
         environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
         self._release()
         self._listener.begin_anew(job.name)
-        with local.signals_blocked(), log.open("ab") as output:
+        blocked = local.signals_blocked() if job.prepares else contextlib.nullcontext()
+        with blocked, log.open("ab") as output:
             self._process = subprocess.Popen(
                 commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output
             )

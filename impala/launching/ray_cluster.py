@@ -227,8 +227,9 @@ class Nodes:
 
     def _start(self, name: str) -> None:
         hosted, command, now = self._hosted[name], self._commands[name], time.monotonic()
+        role = self.roles.of(name)
         job = node_host.Job(
-            name, command.task, self._token, self.addresses, now - self._launched, self.roles.of(name).sees_gpu,
+            name, command.task, self._token, self.addresses, now - self._launched, role.sees_gpu, role.tells,
             self._incarnations.get(name),
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])

@@ -171,22 +171,6 @@ def test_hosts_that_differ_are_compared_by_name():
 # --- programs of Launchpad's own
 
 
-class Producer:
-    def work(self, number):
-        return 2 * number
-
-
-class Consumer:
-    def __init__(self, producers):
-        self._producers = producers
-
-    def run(self):
-        import launchpad as lp
-
-        print("sum", sum(future.result() for future in [p.futures.work(n) for n, p in enumerate(self._producers)]))
-        lp.stop()
-
-
 @pytest.fixture
 def connected(cluster):
     import ray
@@ -196,16 +180,56 @@ def connected(cluster):
     ray.shutdown()
 
 
-def test_any_program_of_launchpads_runs_there(cluster, connected, tmp_path):
+def launched(program, folder):
+    small = ray_cluster.Placement(needs=lambda name: ray_cluster.Needs(cpus=0.5))
+    nodes = ray_cluster.launch(program, folder, placement=small)
+    ray_cluster.wait(nodes)
+    return {name: nodes.log(name).read_text() for name in nodes.names()}
+
+
+def test_launchpads_examples_run_there_unchanged(cluster, connected, tmp_path):
+    from launchpad.examples.consumer_producers.program import make_program as consumer_producers
+    from launchpad.examples.hello_world.launch import make_program as hello_world
+    from launchpad.examples.program_wait.launch import make_program as program_wait
+
+    assert launched(hello_world(), tmp_path)["hello_printer/0"].strip() == "Hello World!!!"
+    assert "Results: [0, 1]" in launched(consumer_producers(num_producers=2), tmp_path)["consumer/0"]
+    logs = launched(program_wait(), tmp_path)  # one node asks for an end, four learn of it in their own ways
+    assert sum("Clean termination of" in log for log in logs.values()) == 4, logs
+    assert not nodes(cluster)
+
+
+class Parameters:
+    def __init__(self):
+        self._sum = 0
+
+    def add(self, number):
+        self._sum += number
+        return self._sum
+
+
+class Worker:
+    def __init__(self, parameters, colleague):
+        self._parameters, self._colleague = parameters, colleague
+
+    def run(self):
+        import launchpad as lp
+
+        for number in range(10):
+            self._parameters.add(number)
+        print("sum", self._parameters.add(self._colleague.add(5)))
+        lp.stop()
+
+
+def test_a_parameter_server_and_nodes_that_share_a_process_run_there(cluster, connected, tmp_path):
     import launchpad as lp
 
-    program = lp.Program("producers")
-    with program.group("producer"):
-        producers = [program.add_node(lp.CourierNode(Producer)) for _ in range(3)]
-    program.add_node(lp.CourierNode(Consumer, producers), label="consumer")
-    launched = ray_cluster.launch(program, tmp_path)
-    ray_cluster.wait(launched)
-    assert launched.wants_end and "sum 6" in (tmp_path / "logs/consumer/0").read_text()
+    program = lp.Program("parameters")
+    parameters = program.add_node(lp.CourierNode(Parameters), label="server")
+    own, worker = lp.CourierNode(Parameters), None
+    worker = lp.CourierNode(Worker, parameters, own.create_handle())
+    program.add_node(lp.MultiThreadingColocation([own, worker]), label="both")
+    assert "sum 50" in launched(program, tmp_path)["both/0"]
     assert not nodes(cluster)
 
 
