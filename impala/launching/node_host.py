@@ -119,12 +119,15 @@ class NodeHost:
 
     def status(self) -> Status:
         """Returns what is known of the process, and what it wrote since this was last asked."""
+        if self._process is None:
+            raise RuntimeError("the node could not be started")
+        exit_status = self._process.poll()  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
             file.seek(self._read)
             log = file.read(_LOG_BYTES)
         self._read += len(log)
         return Status(
-            self._process.poll(), self._listener.node(self._name), self._listener.has_heard(self._name),
+            exit_status, self._listener.node(self._name), self._listener.has_heard(self._name),
             (self._scratch / "stop").exists(), log,
         )  # fmt: skip
 

@@ -111,10 +111,15 @@ class _Hosted:
 
     def __init__(self, actor, described):
         self.actor, self.described = actor, described  # `described` is ready when the actor stands
+        self.place: tuple[str, dict[str, str]] | None = None  # what it is then: see `NodeHost.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, 0.0, 0.0
         self.question = None  # under way
         self.exit_status: int | None = None
         self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
+
+    @property
+    def is_over(self) -> bool:
+        return self.exit_status is not None
 
 
 class Nodes:
@@ -184,40 +189,37 @@ class Nodes:
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
         deadline = time.monotonic() + self._placement.wait_seconds
         while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
-            if time.monotonic() > deadline or any(hosted.exit_status is not None for hosted in self._hosted.values()):
+            if time.monotonic() > deadline or any(hosted.is_over for hosted in self._hosted.values()):
                 raise NoRoom([self._words_on_room(sorted(others - standing) or sorted(alone - standing))])
             time.sleep(0.1)
         for name in sorted(standing):
             self._compare(name)
         servers = [name for name in standing if self._commands[name].ports]
-        for found in self._answers([self._reserve(name) for name in servers]):
-            self.addresses |= found
+        try:
+            for found in self._ray.get([self._reserve(name) for name in servers], timeout=_ASK_SECONDS):
+                self.addresses |= found
+        except self._ray.exceptions.RayError as error:  # no port is free there, or it does not answer
+            raise NoRoom([f"--cluster: {_line(error)}; expected a host that answers, with free ports"]) from None
         for name in self._commands:
             if name in standing:
                 self._start(name)
 
     def _standing(self) -> set[str]:
-        by_reference = {hosted.described: name for name, hosted in self._hosted.items()}
-        ready, _ = self._ray.wait(list(by_reference), num_returns=len(by_reference), timeout=0)
-        standing = set()
+        """Returns the names of the nodes whose actors have found a place and not been lost since."""
+        waiting = {each.described: name for name, each in self._hosted.items() if not each.place and not each.is_over}
+        ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0) if waiting else ([], [])
         for reference in ready:
-            name = by_reference[reference]
             try:
-                self._ray.get(reference)
-                standing.add(name)
+                self._hosted[waiting[reference]].place = self._ray.get(reference)
             except self._ray.exceptions.ActorUnavailableError:
                 continue
             except self._ray.exceptions.RayError as error:  # its host can never have room for it, or is gone already
-                if self._hosted[name].exit_status is None:
-                    self._lose(name, EXIT_TRY_AGAIN, _line(error))
-        return standing
-
-    def _answers(self, references: Sequence) -> list:
-        return self._ray.get(list(references), timeout=_ASK_SECONDS)
+                self._lose(waiting[reference], EXIT_TRY_AGAIN, _line(error))
+        return {name for name, hosted in self._hosted.items() if hosted.place and not hosted.is_over}
 
     def _compare(self, name: str) -> None:
         """Refuses a host on which something else is installed."""
-        ((host, theirs),) = self._answers([self._hosted[name].described])
+        host, theirs = self._hosted[name].place
         if found := node_host.differences(self._facts, theirs):
             raise ConfigError([f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]])
 
@@ -260,11 +262,11 @@ class Nodes:
             return
         self._polled = time.monotonic()
         for name in self._standing():
-            if not self._hosted[name].is_started and self._hosted[name].exit_status is None:
+            if not self._hosted[name].is_started:
                 self._begin_late(name)
         asked = {}
         for name, hosted in self._hosted.items():
-            if hosted.is_started and hosted.exit_status is None:
+            if hosted.is_started and not hosted.is_over:
                 hosted.question = hosted.question or hosted.actor.status.remote()
                 asked[hosted.question] = name
         ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.05) if asked else ([], [])
@@ -277,8 +279,6 @@ class Nodes:
             self._compare(name)
         except ConfigError as error:
             self._lose(name, EXIT_USAGE, error.lines[0])
-        except self._ray.exceptions.RayError as error:
-            self._lose(name, EXIT_TRY_AGAIN, _line(error))
         else:
             self._start(name)
 
@@ -313,19 +313,22 @@ class Nodes:
         return list(self._commands)
 
     def words(self) -> list[str]:
-        """Returns a line that says where the nodes stand, and who waits for room."""
+        """Returns lines that say where the nodes stand, who waits for room, and what is open to strangers."""
         standing, by_host = self._standing(), {}
         for name in self._commands:
             if name in standing:
-                by_host.setdefault(self._answers([self._hosted[name].described])[0][0], []).append(name)
+                by_host.setdefault(self._hosted[name].place[0], []).append(name)
         places = "; ".join(f"{host}: {_shortly(names)}" for host, names in by_host.items())
         waiting = len(self._commands) - len(standing)
-        return [f"{len(by_host)} hosts: {places}" + (f"; {waiting} nodes wait for room" if waiting else "")]
+        lines = [f"{len(by_host)} hosts: {places}" + (f"; {waiting} nodes wait for room" if waiting else "")]
+        if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+            lines.append("Ray asks for no token: whoever reaches its ports runs code on its hosts (docs/security.md)")
+        return lines
 
     def left(self) -> list[str]:
         """Returns the names of the nodes that were started and have not ended."""
         self._poll()
-        return [name for name, hosted in self._hosted.items() if hosted.is_started and hosted.exit_status is None]
+        return [name for name, hosted in self._hosted.items() if hosted.is_started and not hosted.is_over]
 
     def nodes(self) -> dict[str, beats.Node]:
         """Returns what is known of every node that was started and has not ended."""
@@ -349,7 +352,7 @@ class Nodes:
         self._poll()
         return {
             name: hosted.exit_status for name, hosted in self._hosted.items()
-            if hosted.exit_status is not None and name not in self._due
+            if hosted.is_over and name not in self._due
         }  # fmt: skip
 
     def has_heard(self, name: str) -> bool:
@@ -423,6 +426,7 @@ def _shortly(names: Sequence[str]) -> str:
 
 
 def _line(error: Exception) -> str:
+    error = getattr(error, "cause", None) or error  # of a RayTaskError, whose own text is a traceback
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

@@ -112,6 +112,7 @@ def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch)
     assert f"{lost} ended with status 75: it starts again" in output and len(restarts(folder)) == 1
 
 
+@pytest.mark.soak
 def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, catch):
     process, folder = catch("--checkpoint-period-seconds", 2)
     victim = nodes(cluster)["actor/1"]
@@ -134,6 +135,7 @@ def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.soak
 def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(cluster, catch):
     process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
     assert {"actor/0", "actor/1"} < set(nodes(cluster)) and len(nodes(cluster)) == 4
@@ -151,6 +153,7 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     (["--cluster", "HERE", "--cluster.first-port", 3000, "--cluster.last-port", 2000], 2, "expected a range of ports"),
     (["--cluster", "HERE", "--cluster.actor-cpu", 3], 2, "cluster.actor_cpu: unknown key; did you mean cluster.actor_cpus?"),
     (["--cluster", "HERE", "--cluster.actor-cpus", 3, "--cluster.wait-seconds", 2], 75, "no room for actor/0, actor/1 within 2 s: they need 6 CPUs, of which"),
+    (["--cluster", "HERE", "--cluster.first-port", 1024, "--cluster.last-port", 1024], 75, "no free port from 1024 to 1024"),
     (["--cluster", "HERE", "--cluster.learner-gpus", 1, "--cluster.wait-seconds", 2], 75, "and 1 GPUs, of which 0 are free"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, arguments, status, words):
@@ -221,6 +224,7 @@ class Worker:
         lp.stop()
 
 
+@pytest.mark.soak
 def test_a_parameter_server_and_nodes_that_share_a_process_run_there(cluster, connected, tmp_path):
     import launchpad as lp
 

@@ -124,7 +124,8 @@ def test_a_killed_learner_or_table_brings_all_back_from_the_newest_checkpoint(ca
     assert 3 < gone < 100, "the seconds that it was away count"
 
 
-@pytest.mark.parametrize("name", ["actor/0", pytest.param("learner/0", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["actor/0", "learner/0"])
 def test_a_frozen_node_is_replaced(catch, name):
     process, folder = catch("--liveness-seconds", 15)
     victim = node(process, name)
@@ -165,6 +166,7 @@ def test_a_spent_budget_ends_the_run_with_a_checkpoint_and_status_75(catch):
     assert checkpoints.read_state(folder / "checkpoints")["updates"] == updates(folder)
 
 
+@pytest.mark.soak
 def test_ctrl_c_while_all_are_away_ends_at_once(catch):
     process, folder = catch("--checkpoint-period-seconds", 2)
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
