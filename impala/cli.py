@@ -315,6 +315,8 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
     _configuration(path, rest, {})  # refuses here what the job would refuse after hours in a queue
     folder = options.run or Path("runs") / Path(path).stem
+    if options.submit and options.where == "kubernetes":
+        raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
     if options.where == "slurm":
         from impala.launching import slurm
 
@@ -330,7 +332,7 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
             options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
         )
         text = kubernetes.manifest([*named, *rest], folder.name, job)
-    if options.submit and options.where == "slurm":
+    if options.submit:
         folder.mkdir(parents=True, exist_ok=True)
         options.output = options.output or folder.with_name(f"{folder.name}.sbatch")
     if options.output is None:

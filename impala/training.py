@@ -3,8 +3,8 @@
 import contextlib
 import ctypes.util
 import errno
-import functools
 import importlib.util
+import itertools
 import math
 import os
 import sys
@@ -39,14 +39,13 @@ def main(
         config = runs_lib.as_begun(folder, config)
     with _answering(config):
         spec = checking.check(config)
-    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
-        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
-        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
-    _check_learners(config, threads)
-    if cluster is not None:
+    if cluster is None:
+        _check_devices(config, threads)
+    else:  # what other hosts have is for Ray to say
         _connect(cluster, config, threads)
     table_mb = _table_mb(config, spec)
-    estimates.check(config, spec)
+    if cluster is None:
+        estimates.check(config, spec)
     with _with_room(folder):
         run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
@@ -80,15 +79,21 @@ def _answering(config: config_lib.Config):
 
 
 @contextlib.contextmanager
-def _with_room(folder: Path):
-    """Raises ConfigError if the block cannot write: the disk is full, over its quota or read-only."""
+def _with_room(folder: Path, is_again: bool = False):
+    """Raises ConfigError if the block cannot write: the disk is full, over its quota or read-only.
+
+    A run that was under way ends with 75 then: with room again, it resumes.
+    """
+    from impala.launching import processes
+
     try:
         yield
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        line = f"--run {folder}: {error.strerror}; expected a disk with room for a run"
-        raise config_lib.ConfigError([line]) from None
+        refusal = config_lib.ConfigError([f"--run {folder}: {error.strerror}; expected a disk with room for a run"])
+        refusal.status = processes.EXIT_TRY_AGAIN if is_again else refusal.status
+        raise refusal from None
 
 
 def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float) -> int:
@@ -113,8 +118,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
         this = Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
         program, roles = module.make_program(config, spec, this), Roles(module.ROLES)
         learners = _clients(program, config, roles)
-        with _with_room(run.path):
-            launched = start(program, run.path, roles)
+        with _with_room(run.path, is_again=bool(restarts.count)):
+            launched = start(program, run.path, roles, should_stop=lambda: interrupts.count > 0)
         for line in launched.words():
             screen.say(line)
         return launched, _ticker(launched, screen, learners, config, table_mb, restarts)
@@ -132,7 +137,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                 except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
                     raise config_lib.ConfigError([str(error)]) from None
                 # What was lost counts in wall_seconds: they go on from those of the checkpoint.
-                started = launched.node(_head(launched, config, 0)).facts.get("saved_at") or started
+                if not config.cluster.shared_folder:  # else it may be by another host's clock
+                    started = launched.node(_head(launched, config, 0)).facts.get("saved_at") or started
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
         _tell(f"{', '.join(left)} did not stop; the process ends without waiting", sys.stderr)
@@ -150,19 +156,20 @@ def _connect(address: str, config, threads: bool) -> None:
 
 
 def _launcher(config, threads: bool, cluster: str | None):
-    """Returns a function (program, folder, roles) → `supervising.Nodes`."""
+    """Returns a function (program, folder, roles, should_stop) → `supervising.Nodes`."""
     if cluster is not None:
         from impala.launching import ray_cluster
         from impala.nodes import placing
 
-        return functools.partial(ray_cluster.launch, placement=placing.placement(config))
+        placements = itertools.chain([placing.placement(config)], itertools.repeat(placing.placement_again(config)))
+        return lambda *program, should_stop: ray_cluster.launch(
+            *program, placement=next(placements), should_stop=should_stop
+        )
     if threads:
-        from impala.launching import threads as threads_lib
-
-        return threads_lib.launch
-    from impala.launching import local
-
-    return local.launch
+        from impala.launching import threads as launching
+    else:
+        from impala.launching import local as launching
+    return lambda *program, should_stop: launching.launch(*program)  # waits for nothing
 
 
 def _clients(program, config, roles) -> list:
@@ -282,7 +289,10 @@ def _table_mb(config, spec) -> dict[str, float]:
     return dict(queue=queue_mb, replay=replay_mb)
 
 
-def _check_learners(config: config_lib.Config, threads: bool) -> None:
+def _check_devices(config: config_lib.Config, threads: bool) -> None:
+    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
+        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
+        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
     num_learners = config.learner.num_learners
     if num_learners > 1 and threads:
         raise config_lib.ConfigError([

@@ -103,9 +103,9 @@ def test_learners_are_counted_against_gpus_where_gpus_are_used(monkeypatch, caps
     config = config_lib.load("configs/catch.yaml", {"learner.num_learners": 4})
     if expected:
         with pytest.raises(config_lib.ConfigError, match=f"num_learners=4: this machine shows {expected} GPUs"):
-            training._check_learners(config, threads=False)
+            training._check_devices(config, threads=False)
     else:
-        training._check_learners(config, threads=False)
+        training._check_devices(config, threads=False)
 
 
 def test_all_errors_at_once(capsys):

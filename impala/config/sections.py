@@ -308,7 +308,7 @@ class RestartsConfig(Model):
     """What dies or falls silent is started again: launching/restarts.py."""
 
     max_in_a_row: Times = 4  # of a node whose lives are short; 0: none, a death ends the run
-    max_per_hour: Times = 60  # of all nodes
+    max_per_hour: Times = 60  # of all nodes; those that die together count as one
 
 
 class ClusterConfig(Model):

@@ -10,6 +10,7 @@ from impala.launching.processes import GRACE_SECONDS
 from impala.launching.roles import Roles
 
 HANGING_SECONDS = 4.0  # to end a node that has nothing to save; twice that for a frozen learner
+_GIVING_UP_SECONDS = 5.0  # after SIGKILL
 
 
 class Endable(Protocol):
@@ -21,7 +22,7 @@ class Endable(Protocol):
     def node(self, name: str) -> beats.Node: ...
     def has_heard(self, name: str) -> bool: ...
     def signal(self, name: str, *numbers: int) -> None: ...
-    def kill(self) -> None: ...
+    def kill(self, name: str | None = None) -> None: ...
 
 
 def in_turns(nodes: Endable, should_kill: Callable[[], bool]) -> None:
@@ -35,13 +36,18 @@ def in_turns(nodes: Endable, should_kill: Callable[[], bool]) -> None:
             # Still importing, with signals blocked: it has nothing to save.
             if nodes.roles.of(name).tells and not nodes.has_heard(name):
                 nodes.signal(name, signal.SIGKILL)
-        while members := [name for name in nodes.left() if name in deadlines]:
+        given_up: set[str] = set()
+        while members := [name for name in nodes.left() if name in deadlines and name not in given_up]:
             if should_kill():
                 return nodes.kill()
             if any(_is_saving(nodes.node(name)) for name in members):  # a slow disk; peers wait for the one that writes
                 deadlines = {name: time.monotonic() + seconds[name] for name in members}
             for name in members:  # only these roles: the learner, which comes later, still has a checkpoint to write
-                if time.monotonic() > deadlines[name]:
+                late = time.monotonic() - deadlines[name]
+                if late > _GIVING_UP_SECONDS:  # its host does not answer, or the kernel keeps it
+                    given_up.add(name)
+                    nodes.kill(name)
+                elif late > 0:
                     nodes.signal(name, signal.SIGKILL)
             time.sleep(0.05)
 

@@ -1,5 +1,6 @@
 """Writes the manifest of a KubeRay RayJob that runs a program on a Kubernetes cluster."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,7 +35,9 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
       arguments: of `impala train`, without --run and --cluster.
       name: of the run, a folder in the volume.
     """
-    metadata = {"name": f"impala-{name}", "namespace": job.namespace}
+    # A name of Kubernetes': letters, digits and dashes, short enough for what is added to it.
+    label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")[:40]
+    metadata = {"name": label, "namespace": job.namespace}
     command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])
     ray_job = {
         "apiVersion": "ray.io/v1",
@@ -62,8 +65,10 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
         },
     }  # fmt: skip
     same_job = {"podSelector": {"matchLabels": {"impala-run": metadata["name"]}}}
-    operator = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}, "namespaceSelector": {}}
-    submitter = {"podSelector": {"matchLabels": {"ray.io/originated-from-crd": "RayJob"}}}
+    operator = {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}, "namespaceSelector": {},
+    }  # fmt: skip
+    submitter = {"podSelector": {"matchExpressions": [{"key": "batch.kubernetes.io/job-name", "operator": "Exists"}]}}
     policy = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

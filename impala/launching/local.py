@@ -19,6 +19,7 @@ from impala.launching import beats, commands, ending, rpc
 from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE
 from impala.launching.roles import Roles
 
+_REAP_SECONDS = 5.0
 _BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # in a child, until `processes.prepare` decides what they do
 
 
@@ -133,7 +134,8 @@ def _kill(processes: Iterable[subprocess.Popen]) -> None:
         if process.poll() is None:
             process.kill()
     for process in processes:
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel keeps one that waits for a disk or a driver
+            process.wait(_REAP_SECONDS)
 
 
 @contextlib.contextmanager

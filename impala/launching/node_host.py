@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala import own, provenance
-from impala.launching import addresses, beats, commands, local, stopping
+from impala.launching import addresses, beats, commands, local, processes, stopping
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
+from impala.launching.shared_memory import machine
 
 _PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio", "ray")
 PREFIX = "impala-node-"
@@ -36,6 +37,7 @@ class Job(NamedTuple):
     token: str
     addresses: dict[str, str]
     age: float  # seconds since the launch
+    machine: str  # of the launcher: see `shared_memory.machine`
     sees_gpu: bool
     prepares: bool  # calls `processes.prepare`, which unblocks the signals of an end; others may not
     incarnation: int | None  # of a node that is started again
@@ -58,7 +60,7 @@ class NodeHost:
         _sweep()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._listener, self._process, self._held = beats.Listener(), None, []
-        self._name, self._read = "", 0
+        self._name, self._read, self._failure = "", 0, None
 
     def describe(self, own_parts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
@@ -87,6 +89,13 @@ class NodeHost:
         return found
 
     def start(self, job: Job, functions: bytes) -> None:
+        """Does `_start`; what goes wrong there is told by `status`."""
+        try:
+            self._start(job, functions)
+        except Exception as error:  # a full disk, no memory for another process
+            self._failure = error
+
+    def _start(self, job: Job, functions: bytes) -> None:
         """Starts the process; it ends with this one, whose main thread must call this (PR_SET_PDEATHSIG).
 
         Args:
@@ -100,8 +109,10 @@ class NodeHost:
         addresses.write(table, job.addresses)
         environment = local.node_environment(self._listener.address, self._scratch) | {
             TOKEN_FILE_VARIABLE: str(token), addresses.TABLE_VARIABLE: str(table), BIND_ADDRESS_VARIABLE: "0.0.0.0",
-            STARTED_VARIABLE: str(time.monotonic() - job.age), stopping.VARIABLE: str(self._scratch / "stop"),
+            stopping.VARIABLE: str(self._scratch / "stop"),
         }  # fmt: skip
+        if job.machine != machine():  # another clock than the launcher's
+            environment[STARTED_VARIABLE] = str(time.monotonic() - job.age)
         environment |= {DEVICE_VARIABLE: "0"} if job.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
         self._release()
@@ -109,8 +120,9 @@ class NodeHost:
         blocked = local.signals_blocked() if job.prepares else contextlib.nullcontext()
         with blocked, log.open("ab") as output:
             self._process = subprocess.Popen(
-                commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output
-            )
+                commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output,
+                preexec_fn=None if job.prepares else processes.end_with_parent,
+            )  # fmt: skip
 
     def _release(self) -> None:
         for probe in self._held:
@@ -120,7 +132,7 @@ class NodeHost:
     def status(self) -> Status:
         """Returns what is known of the process, and what it wrote since this was last asked."""
         if self._process is None:
-            raise RuntimeError("the node could not be started")
+            raise RuntimeError(f"the node could not be started: {self._failure}")
         exit_status = self._process.poll()  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
             file.seek(self._read)
@@ -161,9 +173,10 @@ def facts(own_parts: Mapping[str, str]) -> dict[str, str]:
     return found | {f"{key} {word}": own.file_and_hash(word).rpartition(" ")[2] for key, word in own_parts.items()}
 
 
-def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each fact that differs between two hosts."""
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], ignored: Sequence[str] = ()) -> list[str]:
+    """Returns a line for each fact that differs between two hosts; one that is "unknown" on either does not."""
     return [
         f"{name} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} here"
-        for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)
+        for name in dict.fromkeys([*mine, *theirs])
+        if name not in ignored and len({mine.get(name), theirs.get(name)} - {"unknown"}) == 2
     ]  # fmt: skip

@@ -35,6 +35,11 @@ class UsageError(RuntimeError):
     """What the user asked for cannot be done here."""
 
 
+def end_with_parent() -> None:
+    """Lets the kernel end this process with the thread that started it; called in a child before its program."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def incarnation(of_launch: int) -> int:
     """Returns the incarnation of this process's node: its launch's, or a newer one if it was started again."""
     return int(os.environ.get(INCARNATION_VARIABLE, of_launch))

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from impala.config import ConfigError
 from impala.launching import addresses, beats, commands, ending, local, node_host, rpc, stopping
-from impala.launching.processes import EXIT_TRY_AGAIN, EXIT_USAGE
+from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.launching.roles import Role, Roles
+from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
@@ -91,6 +92,12 @@ def _ips(ray) -> list[str]:
     return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
 
 
+class Interrupted(ConfigError):
+    """It was time to stop before all had found a place."""
+
+    status = EXIT_INTERRUPTED
+
+
 class NoRoom(ConfigError):
     """The cluster is too small for what must stand before the program begins; it may grow."""
 
@@ -112,7 +119,7 @@ class _Hosted:
     def __init__(self, actor, described):
         self.actor, self.described = actor, described  # `described` is ready when the actor stands
         self.place: tuple[str, dict[str, str]] | None = None  # what it is then: see `NodeHost.describe`
-        self.is_started, self.is_dismissed, self.began, self.answered = False, False, 0.0, 0.0
+        self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
         self.question = None  # under way
         self.exit_status: int | None = None
         self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
@@ -128,15 +135,18 @@ class Nodes:
     Args:
       starts: a command for each.
       token: of the run's RPCs.
+      should_stop: asked while it waits for room.
     """
 
     can_start_again = True
 
     def __init__(
-        self, starts: Sequence[commands.Command], roles: Roles, folder: Path, placement: Placement, token: str
-    ):
+        self, starts: Sequence[commands.Command], roles: Roles, folder: Path, placement: Placement, token: str,
+        should_stop: Callable[[], bool],
+    ):  # fmt: skip
         import ray
 
+        self._should_stop = should_stop
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
@@ -189,8 +199,11 @@ class Nodes:
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
         deadline = time.monotonic() + self._placement.wait_seconds
         while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
-            if time.monotonic() > deadline or any(hosted.is_over for hosted in self._hosted.values()):
+            lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
+            if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
                 raise NoRoom([self._words_on_room(sorted(others - standing) or sorted(alone - standing))])
+            if self._should_stop():
+                raise Interrupted(["--cluster: interrupted while it waited for room"])
             time.sleep(0.1)
         for name in sorted(standing):
             self._compare(name)
@@ -217,10 +230,10 @@ class Nodes:
                 self._lose(waiting[reference], EXIT_TRY_AGAIN, _line(error))
         return {name for name, hosted in self._hosted.items() if hosted.place and not hosted.is_over}
 
-    def _compare(self, name: str) -> None:
+    def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
         """Refuses a host on which something else is installed."""
         host, theirs = self._hosted[name].place
-        if found := node_host.differences(self._facts, theirs):
+        if found := node_host.differences(self._facts, theirs, ignored):
             raise ConfigError([f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]])
 
     def _reserve(self, name: str):
@@ -231,7 +244,7 @@ class Nodes:
         hosted, command, now = self._hosted[name], self._commands[name], time.monotonic()
         role = self.roles.of(name)
         job = node_host.Job(
-            name, command.task, self._token, self.addresses, now - self._launched, role.sees_gpu, role.tells,
+            name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu, role.tells,
             self._incarnations.get(name),
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
@@ -248,10 +261,11 @@ class Nodes:
             ) if sum(of_each)
         ]  # fmt: skip
         where = " on the launcher's host" if self._placement.at_launcher(names[0]) else ""
+        said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]
         return (
             f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "
-            f"{self._placement.wait_seconds:g} s: they need {' and '.join(lacks) or 'a host'}; "
-            "expected a larger cluster"
+            f"{self._placement.wait_seconds:g} s: they need {' and '.join(lacks) or 'a host'}"
+            f"{f' ({said[0]})' if said else ''}; expected a larger cluster"
         )
 
     # --- looking
@@ -276,9 +290,9 @@ class Nodes:
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
         try:
-            self._compare(name)
+            self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
         except ConfigError as error:
-            self._lose(name, EXIT_USAGE, error.lines[0])
+            self._lose(name, EXIT_TRY_AGAIN, error.lines[0])
         else:
             self._start(name)
 
@@ -430,20 +444,25 @@ def _line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def launch(program, folder: Path, roles: Roles | None = None, placement: Placement | None = None) -> Nodes:
+def launch(
+    program, folder: Path, roles: Roles | None = None, placement: Placement | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Nodes:  # fmt: skip
     """Launches any `lp.Program` on the cluster that this process is connected to; see `connect`.
 
     Args:
       folder: logs are gathered in `folder/logs`.
       roles: of the program's nodes; None: all are stopped together, and none has anything to save.
       placement: None: anywhere, a CPU for each.
+      should_stop: asked while it waits for room.
 
     Raises:
       NoRoom: what must stand before the program begins finds no place in time.
+      Interrupted: it was time to stop before that.
       ConfigError: a host has other packages than this one.
     """
     logs = folder / "logs"
-    logs.mkdir(exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     token = folder / "token"
     rpc.use_new_token(token)
     scratch = logs / "scratch"
@@ -452,7 +471,7 @@ def launch(program, folder: Path, roles: Roles | None = None, placement: Placeme
     starts = commands.of(program, scratch, stopper=stopping.stop, bind=addresses.LookedUp)
     local.link_logs(logs, [command.name for command in starts])
     roles = roles or Roles(Role(label, turn=0, tells=False) for label in program.groups)
-    nodes = Nodes(starts, roles, folder, placement or Placement(), token.read_text())
+    nodes = Nodes(starts, roles, folder, placement or Placement(), token.read_text(), should_stop)
     addresses.write(scratch / "addresses.json", nodes.addresses)
     os.environ[addresses.TABLE_VARIABLE] = str(scratch / "addresses.json")  # for clients in this process
     return nodes
@@ -465,9 +484,12 @@ def wait(nodes: Nodes, should_stop: Callable[[], bool] = lambda: False) -> None:
       RuntimeError: a node failed; all others are ended then.
     """
     try:
-        while not should_stop() and not nodes.wants_end and len(ended := nodes.ended()) < len(nodes.names()):
+        while not should_stop() and not nodes.wants_end:
+            ended = nodes.ended()
             if failed := [name for name, status in ended.items() if status]:
                 raise RuntimeError(f"{failed[0]} ended with status {ended[failed[0]]}; see {nodes.log(failed[0])}")
+            if len(ended) == len(nodes.names()):
+                break
             time.sleep(_POLL_SECONDS)
         nodes.stop()
     finally:

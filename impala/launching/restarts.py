@@ -15,7 +15,7 @@ from typing import NamedTuple
 COLUMNS = ("time", "node", "cause", "lived_seconds", "updates", "frames", "lost_frames")
 _YOUNG_SECONDS = 60.0  # a life that ends earlier proves nothing
 _FIRST_SECONDS, _MOST_SECONDS, _JITTER = 1.0, 60.0, 0.2  # before a restart: doubled with each death in a row
-_HOUR = 3600.0
+_HOUR, _TOGETHER_SECONDS = 3600.0, 5.0  # deaths closer than that have one cause, the loss of a host, and count once
 
 
 class Verdict(NamedTuple):
@@ -31,7 +31,7 @@ class Restarts:
 
     Args:
       max_in_a_row: of a node, each after less than a minute, or of a learner without a checkpoint since; 0: none ever.
-      max_per_hour: of all nodes together.
+      max_per_hour: of all nodes; those that die within seconds of each other count as one.
       folder: of the run; None: nothing is written.
     """
 
@@ -55,7 +55,7 @@ class Restarts:
         stands_still = progress is not None and progress <= self._progress.get(name, -1)
         self._in_a_row[name] = self._in_a_row[name] + 1 if lived_seconds < _YOUNG_SECONDS or stands_still else 1
         if progress is not None:
-            self._progress[name] = progress
+            self._progress[name] = max(progress, self._progress.get(name, -1))
         if self._in_a_row[name] > self._max_in_a_row:
             what = "without a checkpoint in between" if stands_still else f"within {_YOUNG_SECONDS:.0f} s of its start"
             return Verdict(None, f"{name} died {self._in_a_row[name]} times in a row, the last time {what}")
@@ -63,7 +63,8 @@ class Restarts:
             self._times.popleft()
         if len(self._times) >= self._max_per_hour:
             return Verdict(None, f"{len(self._times)} restarts within an hour, restarts.max_per_hour", is_spent=True)
-        self._times.append(now)
+        if not self._times or now - self._times[-1] > _TOGETHER_SECONDS:
+            self._times.append(now)
         self.count += 1
         seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** (self._in_a_row[name] - 1))
         return Verdict(seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER))

@@ -114,7 +114,8 @@ class RunFolder:
         It is that even if their record is damaged. A full disk refuses the first launch, and costs others their record.
         """
         try:
-            self._incarnation = launches.add(self.path / "launches.json", member_folders(self.path), node)
+            number = launches.add(self.path / "launches.json", member_folders(self.path), node)
+            self._incarnation = max(number, self._incarnation + 1)
         except OSError as error:
             if not self._incarnation:
                 raise self._unwritable(error) from None

@@ -48,15 +48,15 @@ class ServerAway(RuntimeError):
 
 def new_address() -> str:
     """Returns an address that no other server has."""
-    return f"impala-{_machine()}-{os.getpid()}-{os.urandom(8).hex()}"
+    return f"impala-{machine()}-{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def is_reachable(address: str) -> bool:
     """Returns whether a server at `address` runs where this process may share memory with it."""
-    return address.split("-")[1] == _machine()
+    return address.split("-")[1] == machine()
 
 
-def _machine() -> str:
+def machine() -> str:
     """Returns a name of this kernel and its network namespace, which the names of sockets are of."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     return hashlib.sha256((boot + os.readlink("/proc/self/ns/net")).encode()).hexdigest()[:8]

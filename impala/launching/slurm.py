@@ -19,8 +19,8 @@ _SCRIPT = """\
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@120
 #SBATCH --output={log}
-# Two minutes before its time is over, or when it is preempted, the run writes a checkpoint; it is queued again, and
-# resumes. The run's folder must be one that the first host of the next allocation sees too.
+# Two minutes before its time is over the run writes a checkpoint; the job is queued again, and resumes. The run's
+# folder must be one that the first host of the next allocation sees too.
 set -u
 cd {here}
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY  # gRPC would send the hosts' own traffic there
@@ -34,10 +34,13 @@ export RAY_AUTH_TOKEN
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(hostname --ip-address | awk '{{print $1}}'):$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray
-$ray start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} \\
-  --include-dashboard=false --disable-usage-stats || exit 1
+$ray start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
+  --include-dashboard=false --disable-usage-stats &
+head=$!
+until $ray status --address "$address" >/dev/null 2>&1; do kill -0 "$head" || exit 1; sleep 1; done
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
-  srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$first" \\
+  srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
+    --cpus-per-task={cpus} --exclude="$first" \\
     "$ray" start --address="$address" --num-cpus={cpus} --block --disable-usage-stats &
 fi
 
@@ -46,8 +49,11 @@ run=$! again=no
 trap 'again=yes; kill -TERM "$run"' TERM
 wait "$run"; status=$?
 while kill -0 "$run" 2>/dev/null; do wait "$run"; status=$?; done  # `wait` returns at once when a signal comes
-$ray stop >/dev/null 2>&1
-if [ "$again" = yes ] || [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+kill "$head"  # `ray stop` would end other jobs' Ray as well
+# Its time was over; or trying again may help, which it has not done if the job has been here five times.
+if [ "$again" = yes ] || {{ [ "$status" = 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 5 ]; }}; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
 exit "$status"
 """
 

@@ -165,7 +165,8 @@ class Supervisor:
         self._say(f"{name} {how}: all nodes start again, from the newest checkpoint")
         self._stop()
         facts = self._facts()
-        lost, saved = facts.get("frames", 0) - facts.get("saved_frames", 0), facts.get("saved_updates", 0)
+        saved_frames, saved = facts.get("saved_frames", 0), facts.get("saved_updates", 0)
+        lost = facts.get("frames", saved_frames) - saved_frames
         newest = f"the newest checkpoint is of update {saved:,}" if saved else "there is no checkpoint: it begins anew"
         self._say(f"{lost:,} frames are lost; {newest}")
         self._keep(row, lost)

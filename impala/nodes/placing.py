@@ -37,6 +37,14 @@ def placement(config: Config) -> ray_cluster.Placement:
     )  # fmt: skip
 
 
+def placement_again(config: Config) -> ray_cluster.Placement:
+    """Returns the placement of a later launch of the same command, which begins with as few actors as one.
+
+    Hosts that were lost meanwhile need not be back for the run to go on.
+    """
+    return placement(config)._replace(num_awaited=min(1, config.actor.num_actors))
+
+
 def _num_awaited(config: Config) -> int | None:
     """Returns how many nodes that return alone must stand: actors, and the evaluators, one for each member."""
     if config.cluster.min_actors is None:

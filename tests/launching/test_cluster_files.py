@@ -43,7 +43,7 @@ SCHEMAS = {
         "spec": {
             "podSelector": {"matchLabels": None}, "policyTypes": None,
             "ingress": [{
-                "from": [{"podSelector": {"matchLabels": None}, "namespaceSelector": None}],
+                "from": [{"podSelector": {"matchLabels": None, "matchExpressions": None}, "namespaceSelector": None}],
                 "ports": [{"port": None, "protocol": None}],
             }],
         },
@@ -94,6 +94,11 @@ def test_the_manifest_asks_for_what_was_said():
     assert {mount["mountPath"] for mount in of_head["volumeMounts"]} == {"/runs", "/dev/shm"}
 
 
+def test_a_runs_name_becomes_one_of_kubernetes():
+    (job, _) = yaml.safe_load_all(kubernetes.manifest(["seed_pong"], "Seed_pong.2", JOB))
+    assert job["metadata"]["name"] == "impala-seed-pong-2" and "--run /runs/Seed_pong.2" in job["spec"]["entrypoint"]
+
+
 def test_the_jobs_pods_reach_each_other_and_others_reach_the_jobs_port_at_most():
     written = documents("pong")
     policy, cluster = written["NetworkPolicy"]["spec"], written["RayJob"]["spec"]["rayClusterSpec"]
@@ -122,6 +127,7 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     (["slurm", "pong", "--node", "3"], "--node: unknown; did you mean --nodes?"),
     (["slurm", "pong", "--nodes", "0"], "--nodes: got '0'; a whole number, 1 or more, is needed"),
     (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
+    (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),
     (["nomad", "pong"], "invalid choice: 'nomad'"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_before_anything_waits_in_a_queue(arguments, words):

@@ -29,6 +29,13 @@ def test_a_long_life_makes_up_for_young_deaths_and_others_are_not_counted():
     assert restarts.decide("actor/0", lived_seconds=1, now=101.0).seconds is None
 
 
+def test_a_learner_that_was_never_heard_has_not_gone_back():
+    restarts = make(max_in_a_row=2)
+    for progress in (10, 0, 10):
+        verdict = restarts.decide("learner/0", lived_seconds=600, progress=progress, now=0.0)
+    assert verdict.seconds is None
+
+
 def test_a_learner_without_a_checkpoint_since_has_lived_for_nothing():
     restarts = make(max_in_a_row=2)
     decide = lambda progress: restarts.decide("learner/0", lived_seconds=600, progress=progress, now=0.0)  # noqa: E731
@@ -44,6 +51,14 @@ def test_the_budget_is_of_the_last_hour_and_of_all():
     verdict = restarts.decide("actor/2", lived_seconds=100, now=3599.0)
     assert verdict.is_spent and verdict.seconds is None and "2 restarts within an hour" in verdict.reason
     assert restarts.decide("actor/2", lived_seconds=100, now=3601.0).seconds
+
+
+def test_nodes_of_a_lost_host_count_once():
+    restarts = make(max_per_hour=2)
+    for actor in range(40):
+        assert restarts.decide(f"actor/{actor}", lived_seconds=100, now=0.1 * actor).seconds
+    assert restarts.decide("actor/0", lived_seconds=100, now=100.0).seconds
+    assert restarts.decide("actor/0", lived_seconds=100, now=200.0).is_spent and restarts.count == 41
 
 
 def test_none_at_all_is_said_without_a_word():

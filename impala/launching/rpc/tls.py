@@ -1,7 +1,8 @@
 """Mutual TLS between nodes, with Ray's switch and Ray's files, so that a cluster is configured once.
 
 RAY_USE_TLS=1, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT: a certificate and its key, and what it was
-signed by. Each side shows its certificate and asks for the other's; their names are not looked at, as Ray does not.
+signed by. Each side shows its certificate and asks for the other's. A server's certificate bears its address, as a
+client calls it, or a name that IMPALA_TLS_NAME gives to all.
 """
 
 import os
