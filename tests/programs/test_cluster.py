@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import tempfile
 import time
 
 import psutil
@@ -29,18 +31,19 @@ BACK_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster():
     """Three hosts: the head, where the commands are given, has room for a learner and its table, the others for an actor each."""
     from ray.cluster_utils import Cluster
 
-    before = {name: os.environ.get(name) for name in ("TMPDIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")}
-    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("hosts"))  # of the nodes' scratch, by which they are found
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hosts-")  # of the nodes' scratch; short, for Ray's sockets lie there
     made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=2, include_dashboard=False))
     made.hosts = [made.add_node(num_cpus=1) for _ in range(2)]
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    folder = os.environ.pop("TMPDIR")
+    os.environ |= {} if before is None else {"TMPDIR": before}
     yield made
     made.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def nodes(cluster) -> dict[str, psutil.Process]:
@@ -130,7 +133,7 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
 @pytest.mark.soak
 @pytest.mark.parametrize("program", ["seed", "ga3c", "dqn"])
 def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
-    options = TWO_ACTORS if program != "dqn" else []
+    options = TWO_ACTORS if program != "dqn" else ["--cluster.evaluator-cpus", 0]
     done = run("train", f"{program}_catch", "--cluster", cluster.address, "--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
 
