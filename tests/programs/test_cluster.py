@@ -156,8 +156,14 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     (["--cluster", "HERE", "--cluster.first-port", 3000, "--cluster.last-port", 2000], 2, "expected a range of ports"),
     (["--cluster", "HERE", "--cluster.actor-cpu", 3], 2, "cluster.actor_cpu: unknown key; did you mean cluster.actor_cpus?"),
     (["--cluster", "HERE", "--cluster.actor-cpus", 3, "--cluster.wait-seconds", 2], 75, "no room for actor/0, actor/1 within 2 s: they need 6 CPUs, of which"),
-    (["--cluster", "HERE", "--cluster.first-port", 1024, "--cluster.last-port", 1024], 75, "no free port from 1024 to 1024"),
-    (["--cluster", "HERE", "--cluster.learner-gpus", 1, "--cluster.wait-seconds", 2], 75, "and 1 GPUs, of which 0 are free"),
+    pytest.param(
+        ["--cluster", "HERE", "--cluster.first-port", 1024, "--cluster.last-port", 1024], 75,
+        "no free port from 1024 to 1024", marks=pytest.mark.soak,
+    ),
+    pytest.param(
+        ["--cluster", "HERE", "--cluster.learner-gpus", 1, "--cluster.wait-seconds", 2], 75,
+        "and 1 GPUs, of which 0 are free", marks=pytest.mark.soak,
+    ),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, arguments, status, words):
     arguments = [cluster.address if argument == "HERE" else argument for argument in arguments]
@@ -194,6 +200,7 @@ def launched(program, folder):
     return {name: nodes.log(name).read_text() for name in nodes.names()}
 
 
+@pytest.mark.soak
 def test_launchpads_examples_run_there_unchanged(cluster, connected, tmp_path):
     from launchpad.examples.consumer_producers.program import make_program as consumer_producers
     from launchpad.examples.hello_world.launch import make_program as hello_world

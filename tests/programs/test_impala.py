@@ -322,7 +322,7 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["actor/0", pytest.param("learner/0", marks=pytest.mark.soak), pytest.param("table/0", marks=pytest.mark.soak)]
+    "name", [pytest.param(name, marks=pytest.mark.soak) for name in ("actor/0", "learner/0", "table/0")]
 )
 def test_a_node_that_dies_ends_the_program_where_nothing_may_return(tmp_path, name):
     process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)

@@ -157,6 +157,7 @@ def test_what_fails_before_it_ever_ran_is_a_mistake_and_ends_the_run_at_once(tmp
     assert restarts(tmp_path / "run") == []
 
 
+@pytest.mark.soak
 def test_a_spent_budget_ends_the_run_with_a_checkpoint_and_status_75(catch):
     process, folder = catch("--restarts.max-per-hour", 0)
     node(process, "actor/0").kill()
