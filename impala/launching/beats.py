@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 ADDRESS_VARIABLE = "IMPALA_BEATS"  # holds the address of the launcher's `Listener` in the processes of nodes
 _BEAT_SECONDS, _MAX_BYTES = 1.0, 16_000
+FROZEN_SECONDS = 5.0  # a process of which nothing was heard for longer
 _PAUSE_SECONDS = 5.0  # a listener that has not looked for longer was stopped itself
 _CREDENTIALS = struct.Struct("3i")
 
@@ -130,8 +131,6 @@ class _Heard(NamedTuple):
 class Listener:
     """Listens to the nodes of one launch from its creation on, and to processes of the same user only."""
 
-    _FROZEN_SECONDS = 5.0
-
     def __init__(self):
         self.address = f"impala-beats-{os.getpid()}-{os.urandom(8).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -150,7 +149,7 @@ class Listener:
             self._skip_pause(now)
             began = self._started.get(name, self._began)
             heard = self._heard.get(name) or _Heard(began, began, "starting", 0.0, {})
-        return Node(now - heard.active, now - heard.at > self._FROZEN_SECONDS, heard.doing, heard.rss_mb, heard.facts)
+        return Node(now - heard.active, now - heard.at > FROZEN_SECONDS, heard.doing, heard.rss_mb, heard.facts)
 
     def has_heard(self, name: str) -> bool:
         """Returns whether the node ever gave a sign of life."""

@@ -22,9 +22,9 @@ from impala.launching import addresses, beats, commands, local, processes, stopp
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
+from impala.launching.runs import PACKAGES
 from impala.launching.shared_memory import machine
 
-_PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio", "ray")
 PREFIX = "impala-node-"
 _LOG_BYTES = 1_000_000  # of one answer; the rest follows
 
@@ -169,7 +169,8 @@ def _sweep() -> None:
 
 def facts(own_parts: Mapping[str, str]) -> dict[str, str]:
     """Returns what must be the same on every host: packages, commit, and the user's own parts, {key: word}."""
-    found = {"python": platform.python_version(), "commit": provenance.commit(), **provenance.versions(_PACKAGES)}
+    found = {"python": platform.python_version(), "commit": provenance.commit()}
+    found |= provenance.versions((*PACKAGES, "ray"))
     return found | {f"{key} {word}": own.file_and_hash(word).rpartition(" ")[2] for key, word in own_parts.items()}
 
 

@@ -26,7 +26,6 @@ from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
-_FROZEN_SECONDS = 5.0  # a host that has not answered for longer
 
 
 class Needs(NamedTuple):
@@ -354,7 +353,7 @@ class Nodes:
         unheard = time.monotonic() - hosted.answered
         node = hosted.status.node
         return node._replace(
-            silent_seconds=node.silent_seconds + unheard, is_frozen=node.is_frozen or unheard > _FROZEN_SECONDS
+            silent_seconds=node.silent_seconds + unheard, is_frozen=node.is_frozen or unheard > beats.FROZEN_SECONDS
         )
 
     def lived_seconds(self, name: str) -> float:

@@ -61,9 +61,10 @@ class Restarts:
             return Verdict(None, f"{name} died {self._in_a_row[name]} times in a row, the last time {what}")
         while self._times and now - self._times[0] > _HOUR:
             self._times.popleft()
-        if len(self._times) >= self._max_per_hour:
-            return Verdict(None, f"{len(self._times)} restarts within an hour, restarts.max_per_hour", is_spent=True)
         if not self._times or now - self._times[-1] > _TOGETHER_SECONDS:
+            if len(self._times) >= self._max_per_hour:
+                words = f"{len(self._times)} restarts within an hour, restarts.max_per_hour"
+                return Verdict(None, words, is_spent=True)
             self._times.append(now)
         self.count += 1
         seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** (self._in_a_row[name] - 1))

@@ -12,7 +12,7 @@ from impala import config as config_lib
 from impala import own, provenance
 from impala.launching import launches
 
-_PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
+PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
 class RunFolder:
@@ -167,7 +167,7 @@ def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[s
 
 def versions(config: config_lib.Config) -> str:
     """Returns packages, commit, machine, and the files of parts of the user's own, a line each."""
-    lines = [f"{name} {version}" for name, version in provenance.versions(_PACKAGES).items()]
+    lines = [f"{name} {version}" for name, version in provenance.versions(PACKAGES).items()]
     lines += [f"commit {provenance.commit()}", f"machine {provenance.machine()}"]
     tasks = [name for name in config.environment.tasks if ":" in name and not name.startswith(("atari:", "minatar:"))]
     words = [("environment.name", name) for name in tasks] + list(config.own_parts.items())

@@ -203,7 +203,9 @@ class Supervisor:
         heads = {name: ended[name] for name in roles.heads(ended)}
         if not (was_interrupted or is_done):
             status = _report(nodes, failed or ended)
-            return EXIT_TRY_AGAIN if self._is_budget_spent and status == EXIT_FAILED else status
+            # What was refused now, room on the disk or a port, this command had when it began.
+            is_temporary = self._is_budget_spent or status == EXIT_USAGE and self._restarts.count
+            return EXIT_TRY_AGAIN if is_temporary else status
         # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
         began = {name for name in heads if _has_begun(nodes, name, heads[name])}
         if was_interrupted and not began:

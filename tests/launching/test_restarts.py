@@ -55,10 +55,10 @@ def test_the_budget_is_of_the_last_hour_and_of_all():
 
 def test_nodes_of_a_lost_host_count_once():
     restarts = make(max_per_hour=2)
-    for actor in range(40):
-        assert restarts.decide(f"actor/{actor}", lived_seconds=100, now=0.1 * actor).seconds
-    assert restarts.decide("actor/0", lived_seconds=100, now=100.0).seconds
-    assert restarts.decide("actor/0", lived_seconds=100, now=200.0).is_spent and restarts.count == 41
+    for lost_at in (0.0, 100.0):  # the second one spends the budget, and is not refused half way
+        for actor in range(40):
+            assert restarts.decide(f"actor/{actor}", lived_seconds=100, now=lost_at + 0.1 * actor).seconds
+    assert restarts.decide("actor/0", lived_seconds=100, now=200.0).is_spent and restarts.count == 80
 
 
 def test_none_at_all_is_said_without_a_word():

@@ -1,6 +1,7 @@
 """Runs `impala …` for real and waits for what it does."""
 
 import contextlib
+import csv
 import os
 import signal
 import subprocess
@@ -95,6 +96,27 @@ def interrupted_and_resumed(folder, *arguments, first=()):
     assert process.returncode == 0, errors
     assert not survivors(process)
     return rows(folder)[-1], run(*arguments, "--run", folder)
+
+
+def restarts(folder):
+    """Returns the rows of restarts.csv."""
+    path = folder / "restarts.csv"
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def learns_on(folder):
+    """Waits until a run that was launched again is further than it ever was."""
+    top = max(int(rows(folder)[-1]["frames"]), int(restarts(folder)[-1]["frames"]))
+    wait_for(lambda: int(rows(folder)[-1]["frames"]) > top + 1000, START_SECONDS, "it is beyond its death")
+
+
+def ends_in_order(process):
+    """Presses Ctrl-C; returns what the run said until it ended with a checkpoint."""
+    press_ctrl_c(process)
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
+    assert survivors(process) == []
+    return output
 
 
 def node(process, name):

@@ -13,18 +13,17 @@ from impala.launching import node_host, ray_cluster
 from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
-    END_SECONDS,
     ENDLESS,
     START_SECONDS,
-    press_ctrl_c,
+    ends_in_order,
+    learns_on,
+    restarts,
     rows,
     run,
     start,
-    survivors,
     wait_for,
     wait_until_it_trains,
 )  # fmt: skip
-from tests.programs.test_restarts import learns_on, restarts
 
 TWO_ACTORS = ["--actor.num-actors", "2", "--actor.num-environments", "16"]
 BACK_SECONDS = 60.0
@@ -76,14 +75,6 @@ def catch(cluster, tmp_path):
 
     yield start_it
     wait_for(lambda: not nodes(cluster), 30, f"no node is left: {nodes(cluster)}")
-
-
-def ends_in_order(process):
-    press_ctrl_c(process)
-    output, errors = process.communicate(timeout=END_SECONDS)
-    assert process.returncode == 0, errors
-    assert survivors(process) == []
-    return output
 
 
 def test_it_learns_on_three_hosts_and_its_logs_come_home(cluster, tmp_path):

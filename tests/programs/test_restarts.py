@@ -15,8 +15,10 @@ from tests.programs.running import (
     ENDLESS,
     START_SECONDS,
     end_of,
+    ends_in_order,
+    learns_on,
     node,
-    press_ctrl_c,
+    restarts,
     rows,
     start,
     survivors,
@@ -27,19 +29,8 @@ from tests.programs.running import (
 BACK_SECONDS = 60.0  # a killed actor acts again within 15, a learner learns within 60, on an idle machine
 
 
-def restarts(folder):
-    path = folder / "restarts.csv"
-    return list(csv.DictReader(path.open())) if path.exists() else []
-
-
 def updates(folder):
     return int(rows(folder)[-1]["updates"])
-
-
-def learns_on(folder):
-    """Waits until a run that was launched again is further than it ever was."""
-    top = max(int(rows(folder)[-1]["frames"]), int(restarts(folder)[-1]["frames"]))
-    wait_for(lambda: int(rows(folder)[-1]["frames"]) > top + 1000, BACK_SECONDS, "it is beyond its death")
 
 
 def comes_back(process, victim, name):
@@ -54,14 +45,6 @@ def comes_back(process, victim, name):
     began = time.monotonic()
     wait_for(other, BACK_SECONDS, f"{name} is back")
     return time.monotonic() - began
-
-
-def ends_in_order(process):
-    press_ctrl_c(process)
-    output, errors = process.communicate(timeout=END_SECONDS)
-    assert process.returncode == 0, errors
-    assert survivors(process) == []
-    return output
 
 
 @pytest.fixture
