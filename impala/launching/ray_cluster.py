@@ -333,7 +333,8 @@ class Nodes:
                 by_host.setdefault(self._hosted[name].place[0], []).append(name)
         places = "; ".join(f"{host}: {_shortly(names)}" for host, names in by_host.items())
         waiting = len(self._commands) - len(standing)
-        lines = [f"{len(by_host)} hosts: {places}" + (f"; {waiting} nodes wait for room" if waiting else "")]
+        hosts = f"{len(by_host)} host{'s' * (len(by_host) > 1)}: {places}"
+        lines = [hosts + (f"; {waiting} nodes wait for room" if waiting else "")]
         if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
             lines.append("Ray asks for no token: whoever reaches its ports runs code on its hosts (docs/security.md)")
         return lines

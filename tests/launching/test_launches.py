@@ -108,3 +108,19 @@ def test_a_full_disk_refuses_a_launch_in_a_line():
             folder.next_incarnation()
         assert folder.next_incarnation() == 1
         folder.close()
+
+
+def test_a_disk_that_was_full_for_a_while_takes_no_incarnation_back(tmp_path, monkeypatch):
+
+    folder = runs.RunFolder(tmp_path / "run", config_lib.load("configs/catch.yaml"))
+    assert [folder.next_incarnation(), folder.next_incarnation("actor/0")] == [1, 2]
+    add = launches.add
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launches, "add", full)
+    assert [folder.next_incarnation("actor/0"), folder.next_incarnation("actor/1")] == [3, 4]
+    monkeypatch.setattr(launches, "add", add)
+    assert folder.next_incarnation("actor/0") == 5, "the file says 3"
+    folder.close()
