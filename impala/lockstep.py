@@ -136,7 +136,9 @@ class ReplayLockstep:
     """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
 
     Windows are kept in memory. The network that learns also acts, so decisions use the weights of the last update. The
-    first update comes once `replay.min_size` windows are stored.
+    first update comes once `replay.min_size` windows are stored. Where a program draws by priority, all its actors'
+    environments are played here, each with its own ε, and new priorities are there before the next draw; without
+    `replay.samples_per_insert` each window is drawn once on average.
 
     Args:
       config: of a training run with a replay table.
@@ -148,21 +150,31 @@ class ReplayLockstep:
         from impala.replay.windows import lengths
 
         self._config, agent, self._random = config, agents.of(config), np.random.default_rng([config.seed, 1])
-        self._environment = parts.make_environment(config, config.actor.num_environments)
-        self.spec, n = self._environment.spec, config.actor.num_environments
+        n = config.actor.num_actors * config.actor.num_environments
+        self._is_prioritised = is_prioritised = config.has_use_for("replay.priority_exponent")
+        self._environment = parts.make_environment(config, n)
+        self.spec = self._environment.spec
         self.network = agent.make_network(config, self.spec)
         self.learner = agent.make_learner(config, self.network)
         self.frames, self.num_episodes = 0, 0
-        exploration = agent.make_exploration(config, self.spec)
-        self.replay = MemoryWindows(config.replay.size, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)))
+        if is_prioritised:
+            ladder = agent.make_ladder(config)
+            exploration = lambda frames: ladder  # noqa: E731
+        else:
+            exploration = agent.make_exploration(config, self.spec)
+        self.replay = MemoryWindows(
+            config.replay.size, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)),
+            priority_exponent=config.replay.priority_exponent if is_prioritised else 0.0,
+        )  # fmt: skip
         seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
         policy = policies.make(
             policies.network_outputs(self.network), self.spec, n, seed=seed,
             behaviour=agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames)),
         )  # fmt: skip
         writer = WindowWriter(
-            self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count
-        )
+            self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count,
+            prioritise=agent.make_prioritise(config),
+        )  # fmt: skip
         actor = actors.Actor(
             self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=1, origin=origin
         )
@@ -181,12 +193,16 @@ class ReplayLockstep:
 
         replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
         scheduled, finished = agents.of(self._config).make_schedules(self._config, total), []
+        exponent = replay.importance_exponent if self._is_prioritised else None
         while self.frames < total:
             finished += next(self._steps)
-            num_due = (self.replay.num_inserted - replay.min_size) * replay.samples_per_insert
+            num_due = (self.replay.num_inserted - replay.min_size) * (replay.samples_per_insert or 1.0)
             while num_due >= self.learner.num_updates * learner.batch_size:
-                batch = to_tensors(self.replay.sample(learner.batch_size, self._random))
+                drawn = self.replay.sample(learner.batch_size, self._random)
+                batch = to_tensors(drawn, importance_exponent=exponent)
                 result = self.learner.update(batch, **scheduled(self.frames))
+                if self._is_prioritised:
+                    self.replay.update(drawn["key"], result.chunks["priority"])
                 self.num_episodes += len(finished)
                 yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
                 finished = []

@@ -155,6 +155,7 @@ class Chunk(NamedTuple):
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) by the weights that acted
     core_state: Any = ()  # […] float32, the one before observation[0]; () for feed-forward networks
     is_replayed: Any = ()  # [] bool, drawn from replay; added by the dataset, () when written
+    importance: Any = ()  # [] float32, weight of what was drawn by priority; added by the source, else ()
 
 
 def policy_columns(actions: Actions) -> dict[str, ArraySpec]:

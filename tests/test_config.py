@@ -624,7 +624,7 @@ def test_every_key_of_a_program_is_documented_with_a_default_that_can_be_typed(p
     flat = config_lib.flatten(config)
     assert list(documented) == [key for key in flat if config.has_use_for(key)]
     for key, (default, _) in documented.items():
-        if key not in ("environment.name", "program", "loss.correction", "replay.size"):  # the last two the program's own
+        if key not in ("environment.name", "program"):
             overrides = {"program": program} | config_lib.parse_overrides([f"--{key}", default])
             assert config_lib.flatten(config_lib.build(CATCH, overrides))[key] == flat[key], key
 
@@ -642,8 +642,9 @@ def test_a_resolved_configuration_has_the_sections_of_its_program_and_agent_and_
     data = yaml.safe_load(config_lib.dump(config))
     assert config_lib.build(data) == config
     assert ("inference" in data) == (program in ("seed", "ga3c")) and ("ga3c" in data) == (program == "ga3c")
-    assert ("population" in data) == (program == "impala") and ("min_size" in data["replay"]) == (program == "dqn")
-    assert ("correction" in data["loss"]) == (program != "dqn") and ("double" in data["agent"]) == (program == "dqn")
+    assert ("population" in data) == (program == "impala") and ("min_size" in data["replay"]) == (program in ("dqn", "apex"))
+    is_q_learning = program in ("dqn", "apex")
+    assert ("correction" in data["loss"]) == (not is_q_learning) and ("double" in data["agent"]) == is_q_learning
 
 
 def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_them():
@@ -674,8 +675,9 @@ def test_keys_of_other_programs_and_agents_are_refused(data, expected):
     ({"loss.correction": "vtrace"}, "loss.correction=vtrace: not with agent.name=q_learning; expected no such key"),
     ({"loss.entropy_cost": 0.1}, "loss.entropy_cost=0.1: not with agent.name=q_learning; expected no such key"),
     ({"learner.unroll_length": 5}, "learner.unroll_length=5: not with program=dqn; expected 20"),
-    ({"learner.num_learners": 2}, "learner.num_learners=2: program=dqn acts and learns in one process; expected 1"),
-    ({"actor.num_actors": 2}, "actor.num_actors=2: program=dqn acts and learns in one process; expected 1"),
+    ({"learner.num_learners": 2}, "learner.num_learners=2: program=dqn has one learner; expected 1"),
+    ({"actor.num_actors": 2},
+     "actor.num_actors=2: program=dqn acts and learns in one process; expected 1, or program=apex"),
     ({"environment.name": ["catch", "cliff_walking"]},
      "environment.name=['catch', 'cliff_walking']: program=dqn plays one; expected a name"),
     ({"replay.size": 1000},

@@ -38,6 +38,7 @@ def test_chunk_spec_of_stacked_frames():
         v_behaviour_tm1=((20,), np.float32),
         core_state=(),
         is_replayed=(),
+        importance=(),
     )
 
 
@@ -53,7 +54,7 @@ def test_zeros_have_the_shapes_and_dtypes_of_the_spec(environment, length):
     spec = chunk_spec(environment, length)
     chunk = zeros(spec)
     assert chunk.core_state == () and chunk.is_replayed == ()
-    for name in set(Chunk._fields) - {"core_state", "is_replayed"}:
+    for name in set(Chunk._fields) - {"core_state", "is_replayed", "importance"}:
         array, expected = getattr(chunk, name), getattr(spec, name)
         assert isinstance(array, np.ndarray) and not array.any(), name
         assert (array.shape, array.dtype) == (expected.shape, expected.dtype), name

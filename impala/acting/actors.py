@@ -30,7 +30,7 @@ class Actor:
         *, unroll_length: int, origin: Origin = _FIRST,
     ):  # fmt: skip
         self._environment, self._policy, self._writer = environment, policy, writer
-        self._sync_weights, self._unroll_length = sync_weights, unroll_length
+        self._sync_weights, self.unroll_length = sync_weights, unroll_length
         self._origin = origin
         self.account = TimeAccount()
 
@@ -54,7 +54,7 @@ class Actor:
             with account.part("weights"):
                 version = self._sync_weights()
             writer.start(policy.window, step, action, version, policy.core_state)
-            for _ in range(self._unroll_length):
+            for _ in range(self.unroll_length):
                 with account.part("inference"):
                     decision = policy.decide()
                 with account.part("environment"):

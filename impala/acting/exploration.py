@@ -20,17 +20,22 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
     return base ** (1.0 + exponent * np.arange(num_actors) / max(1, num_actors - 1))
 
 
-def epsilon_greedy(actions: Discrete, epsilon: Callable[[], float]) -> Behaviour:
-    """Takes the action with the highest value, or with probability ε a uniformly random one; keeps nothing.
+def epsilon_greedy(
+    actions: Discrete, epsilon: Callable[[], float | np.ndarray], *, keeps_values: bool = False
+) -> Behaviour:  # fmt: skip
+    """Takes the action with the highest value, or with probability ε a uniformly random one.
 
     Args:
-      epsilon: returns ε, in [0, 1]; called at every decision.
+      epsilon: returns ε, in [0, 1], or one for each environment, [N]; called at every decision.
+      keeps_values: keep the value of the action taken, and that of the best; otherwise nothing.
     """
 
     def choose(numbers, random):
         (q,) = numbers
-        action = np.argmax(q, axis=-1).astype(np.int32)
-        is_random = random.random(len(action)) < epsilon()
-        return np.where(is_random, random.integers(actions.num_actions, size=len(action), dtype=np.int32), action), ()
+        best = np.argmax(q, axis=-1).astype(np.int32)
+        is_random = random.random(len(best)) < epsilon()
+        action = np.where(is_random, random.integers(actions.num_actions, size=len(best), dtype=np.int32), best)
+        return action, tuple(q[np.arange(len(q)), each] for each in ((action, best) if keeps_values else ()))
 
-    return Behaviour(choose, (ArraySpec((actions.num_actions,), np.float32),), {})
+    kept = dict.fromkeys(("q_taken_tm1", "q_best_tm1") if keeps_values else (), ArraySpec((), np.float32))
+    return Behaviour(choose, (ArraySpec((actions.num_actions,), np.float32),), kept)

@@ -7,7 +7,7 @@ are the older planes of its first state's stack. Planes of an earlier episode ar
 
 import collections
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,11 +16,26 @@ from impala.timing import TimeAccount
 from impala.types import EnvironmentSpec, Origin, Step
 
 
+class Played(NamedTuple):
+    """A window of T transitions of N environments, as an agent needs it to say how much may be learned from it."""
+
+    r_t: np.ndarray  # [T, N]
+    discount_t: np.ndarray  # [T, N]
+    is_first: np.ndarray  # [T+1, N]
+    kept: tuple[np.ndarray, ...]  # [T+1, N, …] each, of the decisions in its states: see `Behaviour.kept`
+
+
+Prioritise = Callable[[Played], np.ndarray]  # → priorities [N], positive
+
+
 class Sink(Protocol):
     """Takes the steps of N environments."""
 
-    def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
-        """Takes a step of each environment, and whether it ends a window to train on."""
+    def write(self, rows: list[dict[str, np.ndarray]]) -> None:
+        """Takes a step of each environment."""
+
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+        """Takes whether the last step written ends a window to train on, and the window's priority; [N] each."""
 
 
 class WindowWriter:
@@ -32,50 +47,69 @@ class WindowWriter:
       length: T.
       origin: of the first environment.
       on_steps: takes the number of transitions of each step; across a reset there is none to count.
+      prioritise: if given, a window waits for the decision in its last state, and gets this priority; otherwise 1.
     """
 
     def __init__(
         self, spec: EnvironmentSpec, num_environments: int, *, length: int, origin: Origin, sink: Sink,
-        on_steps: Callable[[int], None] = lambda count: None,
+        on_steps: Callable[[int], None] = lambda count: None, prioritise: Prioritise | None = None,
     ):  # fmt: skip
         self._n, self._length, self._sink, self._on_steps = num_environments, length, sink, on_steps
+        self._prioritise = prioritise
         self._origins = [
             np.array(origin._replace(environment=origin.environment + i), np.int64) for i in range(num_environments)
         ]
         self._no_action = np.zeros((num_environments, *spec.actions.array.shape), spec.actions.array.dtype)
-        self._is_first: collections.deque[np.ndarray] = collections.deque(maxlen=length + 1)  # of the last T + 1 states
+        self._states = _last(length + 1)  # is_first of the last T + 1 states
+        self._kept, self._steps = _last(length + 1), _last(length)  # of the decisions in them; (reward, discount)
 
     def start(self, window: np.ndarray, step: Step, previous_action, weights_version: int, core_state=()) -> None:
         """See `chunks.Writer`; only the first call writes anything: the frames of the first state's stack."""
         self._version = weights_version
-        if self._is_first:
+        if self._states:
             return
         nothing = np.zeros(self._n, np.float32)
-        no_window = is_later = np.zeros(self._n, bool)
+        is_later = np.zeros(self._n, bool)
         for older in window[:-1]:
-            self._write(step._replace(observation=older, reward=nothing, is_first=is_later), self._no_action, no_window)
-        self._write(step._replace(reward=nothing), self._no_action, no_window)
-        self._is_first.append(step.is_first)
+            self._write(step._replace(observation=older, reward=nothing, is_first=is_later), self._no_action)
+        self._write(step._replace(reward=nothing), self._no_action)
+        self._states.append(step.is_first)
 
     def append(self, decision: Decision, step: Step) -> None:
         self._version = int(np.max(decision.version, initial=self._version))
-        self._is_first.append(step.is_first)
-        is_whole = len(self._is_first) == self._length + 1
-        self._write(step, decision.action, ~self._is_first[1] if is_whole else np.zeros(self._n, bool))
+        if self._prioritise:  # the decision is the one in the last state of windows that ended with the last step
+            self._kept.append(decision.kept)
+            self._end_windows()
+        self._write(step, decision.action)
+        self._states.append(step.is_first)
+        self._steps.append((step.reward, step.discount))
+        if not self._prioritise:
+            self._end_windows()
         self._on_steps(self._n - int(np.sum(step.is_first)))
 
-    def _write(self, step: Step, action: np.ndarray, is_window: np.ndarray) -> None:
+    def _end_windows(self) -> None:
+        if len(self._states) <= self._length:
+            return
+        priority = np.ones(self._n)
+        if self._prioritise:
+            rewards, discounts = zip(*self._steps)
+            kept = tuple(np.stack(arrays) for arrays in zip(*self._kept))
+            priority = self._prioritise(Played(np.stack(rewards), np.stack(discounts), np.stack(self._states), kept))
+        self._sink.end_windows(~self._states[1], priority)
+
+    def _write(self, step: Step, action: np.ndarray) -> None:
         version = np.int64(self._version)
         columns = (step.observation, step.is_first, action, step.reward, step.discount)
         if not _are_finite(step.reward, step.observation):
             raise ValueError(f"a step of {Origin(*self._origins[0])} or a neighbour holds a value that is not finite")
-        self._sink(
-            [
-                dict(observation=o, is_first=f, a_tm1=a, r_t=r, discount_t=d, weights_version=version, origin=origin)
-                for o, f, a, r, d, origin in zip(*columns, self._origins)
-            ],
-            is_window,
-        )
+        self._sink.write([
+            dict(observation=o, is_first=f, a_tm1=a, r_t=r, discount_t=d, weights_version=version, origin=origin)
+            for o, f, a, r, d, origin in zip(*columns, self._origins)
+        ])  # fmt: skip
+
+
+def _last(count: int) -> collections.deque:
+    return collections.deque(maxlen=count)
 
 
 def _are_finite(*arrays: np.ndarray) -> bool:
@@ -103,15 +137,20 @@ class TableWindows:
         self._lengths, self._table, self._should_stop, self._max_pending = lengths, table, should_stop, max_pending
         self._account = TimeAccount()
 
-    def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
-        for writer, row, is_wanted in zip(self._writers, rows, is_window):
+    def write(self, rows: list[dict[str, np.ndarray]]) -> None:
+        for writer, row in zip(self._writers, rows):
             writer.append(row)
+
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+        if not (np.isfinite(priority) & (priority > 0)).all():  # a negative one would end the table's thread for good
+            raise ValueError(f"priorities {priority.tolist()}; expected finite numbers above 0")
+        for writer, is_wanted, of_window in zip(self._writers, is_window, priority.tolist()):
             if is_wanted:
                 trajectory = {
                     name: column[-self._lengths[name] :] if name in self._lengths else column[-1]
                     for name, column in writer.history.items()
                 }
-                writer.create_item(self._table, priority=1.0, trajectory=trajectory)
+                writer.create_item(self._table, priority=of_window, trajectory=trajectory)
         for writer in self._writers:
             self._wait(writer)
 

@@ -50,7 +50,9 @@ def make_behaviour(
     from impala.acting import exploration
 
     epsilon = 0.0 if greedy else config.agent.evaluation_epsilon
-    return exploration.epsilon_greedy(spec.actions, explore or (lambda: epsilon))
+    return exploration.epsilon_greedy(
+        spec.actions, explore or (lambda: epsilon), keeps_values=config.has_use_for("replay.priority_exponent")
+    )
 
 
 def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
@@ -62,6 +64,33 @@ def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], f
         return agent.epsilon_start + share * (agent.epsilon_end - agent.epsilon_start)
 
     return epsilon
+
+
+def make_ladder(config: Config):
+    """Returns the constant ε of every environment of all actors, in their order."""
+    from impala.acting import exploration
+
+    count = config.actor.num_actors * config.actor.num_environments
+    return exploration.epsilon_ladder(
+        count, base=config.agent.epsilon_base, exponent=config.agent.epsilon_exponent
+    )  # fmt: skip
+
+
+def make_prioritise(config: Config) -> Callable | None:
+    """Returns what gives windows first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly."""
+    from impala.losses import q_learning
+
+    loss, replay = config.loss, config.replay
+    if not config.has_use_for("replay.priority_exponent") or not replay.priority_exponent:
+        return None
+
+    def prioritise(window):
+        return q_learning.first_priorities(
+            window.r_t, window.discount_t, window.is_first, *window.kept, discount=loss.discount,
+            reward_clipping=loss.reward_clipping,
+        )  # fmt: skip
+
+    return prioritise
 
 
 def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:

@@ -62,11 +62,23 @@ def _table(config: config_lib.Config):
         should_stop=lambda: False,
     )  # fmt: skip
     steps = itertools.cycle(steps)
-    return server, lambda: sink(*next(steps)), n
+
+    def write():
+        rows, ends = next(steps)
+        sink.write(rows)
+        for end in ends:
+            sink.end_windows(*end)
+
+    return server, write, n
 
 
 def _played(config: config_lib.Config):
-    """Plays one lane at random; returns the environment's spec, how many there are, and what a `windows.Sink` takes."""
+    """Plays one lane at random.
+
+    Returns:
+      the environment's spec, how many there are, and for each step what a `windows.Sink` takes: rows, and arguments of
+      `end_windows`, if any windows ended after them
+    """
     import numpy as np
 
     from impala import agents
@@ -81,10 +93,23 @@ def _played(config: config_lib.Config):
         lambda window, is_first: (np.zeros((n, spec.actions.num_parameters), np.float32),), spec, n, seed=0,
         behaviour=agents.of(config).make_behaviour(config, spec, explore=lambda: 1.0),
     )  # fmt: skip
+    agent = agents.of(config)
     writer = windows.WindowWriter(
-        spec, n, length=config.agent.n_step, origin=origin, sink=lambda *step: steps.append(step)
-    )
+        spec, n, length=config.agent.n_step, origin=origin, sink=_Steps(steps),
+        prioritise=agent.make_prioritise(config),
+    )  # fmt: skip
     actor = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_NUM_STEPS, origin=origin)
     for _ in actor.steps(0):
         if len(steps) >= _NUM_STEPS:
             return spec, n, steps
+
+
+class _Steps:
+    def __init__(self, steps: list):
+        self._steps = steps
+
+    def write(self, rows) -> None:
+        self._steps.append((rows, []))
+
+    def end_windows(self, is_window, priority) -> None:
+        self._steps[-1][1].append((is_window, priority))

@@ -14,7 +14,7 @@ import yaml
 
 from impala.config import shipped, uses
 from impala.config.errors import ConfigError, describe, nearest
-from impala.config.schema import Config
+from impala.config.schema import DEFAULTS_OF, Config
 
 
 class _Loader(yaml.SafeLoader):
@@ -182,10 +182,12 @@ def keys() -> list[str]:
 def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
     """Yields dotted keys, each with its default as YAML, and its choices and meaning: its comment in the source.
 
-    Yields those that `program` and its agents use, or all.
+    Yields those that `program` and its agents use, with the program's defaults, or all.
     """
     agents = uses.AGENTS[program] if program else ()
+    own = {key: _as_yaml(value) for key, value in _leaves(DEFAULTS_OF[program])} if program else {}
     for key, default, text in _documented(Config, agents):
+        default = own.get(key, default)
         if not program or uses.is_of_program(key, program) and any(uses.is_of_agent(key, name) for name in agents):
             yield key, default, text
 

@@ -33,18 +33,22 @@ from impala.config.sections import (
 Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
 
 
-_DEFAULTS_OF = {  # by program
+DEFAULTS_OF = {  # by program
     "impala": {},
     "seed": {},
     "ga3c": {"loss": {"correction": "epsilon_add"}},
     "dqn": {"replay": {"size": 1_000_000}},
+    "apex": {
+        "agent": {"double": True, "dueling": True, "n_step": 3, "error": "squared"},
+        "replay": {"size": 2_000_000, "samples_per_insert": None},
+    },
 }
 
 
 class Config(Model):
     """A training run of one program."""
 
-    program: Literal["impala", "seed", "ga3c", "dqn"] = "impala"  # where things happen: programs/
+    program: Literal["impala", "seed", "ga3c", "dqn", "apex"] = "impala"  # where things happen: programs/
     environment: EnvironmentConfig
     agent: AgentConfig = ActorCriticConfig()  # what is learned: agents/
     network: NetworkConfig = NetworkConfig()
@@ -73,13 +77,14 @@ class Config(Model):
     def _with_defaults_of_the_program(cls, data, build):
         """Fills in defaults that depend on the program; such keys do not count as set."""
         program = data.get("program", "impala") if isinstance(data, dict) else None
-        if not isinstance(program, str) or program not in _DEFAULTS_OF:
+        if not isinstance(program, str) or program not in DEFAULTS_OF:
             return build(data)
         agents, agent = uses.AGENTS[program], data.get("agent")
         if isinstance(agent, dict) and agent.get("name") in [name for name in uses.ALL_AGENTS if name not in agents]:
             expected = " or ".join(agents)
             raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
-        own = {"agent": {"name": agents[0]}} | _DEFAULTS_OF[program]
+        own = {"agent": {}} | DEFAULTS_OF[program]
+        own["agent"] = {"name": agents[0]} | own["agent"]
         sections = {name: data.get(name, {}) for name in own}
         if not all(isinstance(section, dict) for section in sections.values()):
             return build(data)
@@ -116,8 +121,8 @@ class Config(Model):
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
                 "expected a whole number that leaves room for fresh ones"
             )
-        if self.program == "dqn":
-            self._check_dqn()
+        if self.replays_alone:
+            self._check_replay()
             return self
         if self.program in ("seed", "ga3c"):
             self._check_one_place()
@@ -166,15 +171,35 @@ class Config(Model):
         """Whether all training data comes from a replay table, as windows that share their steps."""
         return self.has_use_for("replay.min_size")
 
-    def _check_dqn(self) -> None:
-        """Refuses what one process with a replay table cannot do."""
+    def _check_replay(self) -> None:
+        """Refuses what programs whose batches all come from a replay table cannot do."""
         replay, batch_size = self.replay, self.learner.batch_size
-        counts = {"actor.num_actors": self.actor.num_actors, "learner.num_learners": self.learner.num_learners}
-        for key, value in counts.items():
-            if value > 1:
-                raise ValueError(f"{key}={value}: program=dqn acts and learns in one process; expected 1")
+        if self.program == "dqn" and self.actor.num_actors > 1:
+            raise ValueError(
+                f"actor.num_actors={self.actor.num_actors}: program=dqn acts and learns in one process; expected 1, or "
+                "program=apex"
+            )
+        num_learners, num_lanes = self.learner.num_learners, self.actor.num_actors * self.actor.num_lanes
+        if self.program == "dqn" and num_learners > 1:
+            raise ValueError(f"learner.num_learners={num_learners}: program=dqn has one learner; expected 1")
+        if batch_size % num_learners:
+            raise ValueError(
+                f"learner.num_learners={num_learners} does not divide learner.batch_size={batch_size}; expected a "
+                "divisor"
+            )
+        if num_lanes < num_learners:
+            raise ValueError(
+                f"learner.num_learners={num_learners}: more than the {num_lanes} lanes of all actors, each of which "
+                "fills one learner's table; expected a larger actor.num_actors or actor.num_lanes"
+            )
+        if self.program == "dqn" and replay.samples_per_insert is None:
+            raise ValueError(
+                "replay.samples_per_insert=null: one process acts and learns with program=dqn; expected a number"
+            )
         if len(self.environment.tasks) > 1:
-            raise ValueError(f"environment.name={list(self.environment.tasks)}: program=dqn plays one; expected a name")
+            raise ValueError(
+                f"environment.name={list(self.environment.tasks)}: program={self.program} plays one; expected a name"
+            )
         if replay.min_size > replay.size:
             raise ValueError(
                 f"replay.min_size={replay.min_size} > replay.size={replay.size}; the table would never hold "
@@ -287,9 +312,12 @@ class Config(Model):
 
     @property
     def steps_per_update(self) -> float:
-        """Fresh agent steps that an update consumes; if all is replayed, steps played for each update on average."""
+        """Fresh agent steps that an update consumes; if all is replayed, steps played for each update on average.
+
+        Where a replay is not bound to a ratio, as if each transition were drawn once.
+        """
         if self.replays_alone:
-            return self.learner.batch_size / self.replay.samples_per_insert
+            return self.learner.batch_size / (self.replay.samples_per_insert or 1.0)
         return self.learner.unroll_length * self.num_fresh
 
 

@@ -66,6 +66,8 @@ TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
 CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Correction)))]
 Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[Float32, Field(ge=0, le=1)]
+Ratio = Annotated[Float32, Field(gt=0, le=10_000)]
+Exponent = Annotated[Float32, Field(ge=0, le=10)]
 Decay = Annotated[Float32, Field(ge=0, lt=1), AfterValidator(_below_one)]
 _OrInfinity = BeforeValidator(lambda v: float(v) if v == "inf" else v)
 Clip = Annotated[float, _OrInfinity, Field(ge=0), AfterValidator(_in_float32)]  # inf: unclipped
@@ -136,6 +138,9 @@ class ActorConfig(Model):
     num_environment_threads: Workers = 2  # of each actor
     num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
+    weight_frames: Count = 400  # of each environment, between two fetches of weights
+    max_pending: Count = 50  # windows of an actor that may be on their way to the table
+    max_episode_frames: Count = 50_000  # of Atari's games in training
 
     @property
     def num_lane_environments(self) -> int:
@@ -161,9 +166,11 @@ class ReplayConfig(Model):
     queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
     queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
-    size: Count = 10_000  # chunks; with program: dqn transitions, 1000000
+    size: Count = 10_000  # chunks; transitions, where all come from replay: with program: dqn 1000000, apex 2000000
     min_size: Count = 50_000  # transitions before the first update
-    samples_per_insert: Annotated[Float32, Field(gt=0, le=10_000)] = 8.0  # how often a transition is trained on
+    samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
+    priority_exponent: Exponent = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
+    importance_exponent: Exponent = 0.4  # β: how much of that the weights of a batch take back; 1 all of it
     checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between the table's; null: none
 
 
@@ -174,7 +181,8 @@ class ActorCriticConfig(Model):
 
 
 class QLearningConfig(Model):
-    """Action values: agents/q_learning.py. The defaults are those of DQN (Mnih et al. 2015)."""
+    """Action values: agents/q_learning.py. The defaults are those of DQN (Mnih et al. 2015) or, with program: apex,
+    Ape-X (Horgan et al. 2018): double, dueling, n_step 3, squared errors."""
 
     name: Literal["q_learning"] = "q_learning"  # or package.module:name
     double: bool = False  # the online network chooses the action that the target network values
@@ -183,6 +191,8 @@ class QLearningConfig(Model):
     error: Literal["huber", "squared"] = "huber"  # of the TD error; Huber's gradient is the clipped error of the paper
     huber_threshold: Annotated[Float32, Field(gt=0, le=1e6)] = 1.0
     target_period: Count = 2500  # updates between copies into the target network
+    epsilon_base: Annotated[Fraction, Field(gt=0)] = 0.4  # of the first environment: acting/exploration.py
+    epsilon_exponent: Exponent = 7.0  # of the last environment's, less 1
     epsilon_start: Fraction = 1.0  # of random actions, until the first update
     epsilon_end: Fraction = 0.1
     epsilon_frames: Frames = 4_000_000  # from the first update until epsilon_end

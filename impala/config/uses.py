@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 
 import pydantic
 
-AGENTS = {"impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",)}
+AGENTS = {
+    "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
+    "apex": ("q_learning",),
+}  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
+_REPLAYS = ("dqn", "apex")  # programs whose batches are windows, all of them from a replay table
 _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
@@ -18,16 +22,26 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference.timeout_seconds": ("seed",),
     "inference.num_at_once": ("seed",),
     "actor.weight_period": ("impala",),
-    "actor.num_tensorflow_threads": ("impala",),
+    "actor.num_tensorflow_threads": ("impala", "apex"),
+    "actor.weight_frames": ("apex",),
+    "actor.max_pending": ("apex",),
+    "actor.max_episode_frames": ("apex",),
+    "agent.epsilon_start": ("dqn",),
+    "agent.epsilon_end": ("dqn",),
+    "agent.epsilon_frames": ("dqn",),
+    "agent.epsilon_base": ("apex",),
+    "agent.epsilon_exponent": ("apex",),
     "network.core": _UNROLLS,
     "network.core_size": _UNROLLS,
     "replay.queue_kind": ("impala",),
     "replay.queue_size": _UNROLLS,
     "replay.fraction": ("impala",),
-    "replay.size": ("impala", "dqn"),
-    "replay.min_size": ("dqn",),
-    "replay.samples_per_insert": ("dqn",),
-    "replay.checkpoint_minutes": ("dqn",),
+    "replay.size": ("impala", *_REPLAYS),
+    "replay.min_size": _REPLAYS,
+    "replay.samples_per_insert": _REPLAYS,
+    "replay.checkpoint_minutes": _REPLAYS,
+    "replay.priority_exponent": ("apex",),
+    "replay.importance_exponent": ("apex",),
     "learner.unroll_length": _UNROLLS,
     "learner.max_lag": ("impala", "seed"),
     "record_chunks": ("impala", "seed"),

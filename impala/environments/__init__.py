@@ -20,12 +20,12 @@ OWN = {"catch": "Catch", "cliff_walking": "CliffWalking", "river_swim": "RiverSw
 
 def make(
     name: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
-    num_threads: int = 1, with_picture: bool = False,
+    num_threads: int = 1, max_episode_frames: int = 108_000, with_picture: bool = False,
 ) -> Environment:  # fmt: skip
     """Makes `num_environments` environments called `name`.
 
     Args:
-      protocol, action_set, num_threads: for Atari games only.
+      protocol, action_set, num_threads, max_episode_frames: for Atari games only.
       with_picture: `picture()` returns what a person would see of the first environment, RGB [H, W, 3].
     """
     if name.startswith("atari:"):
@@ -34,7 +34,7 @@ def make(
         return atari.Atari(
             name.removeprefix("atari:"),
             num_environments=num_environments, protocol=protocol, action_set=action_set, num_threads=num_threads,
-            with_picture=with_picture,
+            max_episode_frames=max_episode_frames, with_picture=with_picture,
         )  # fmt: skip
     if name.startswith("minatar:"):
         from impala.environments import minatar

@@ -50,7 +50,7 @@ class Atari:
 
     def __init__(
         self, game: str, *, num_environments: int, protocol: str = "paper2018", action_set: str = "protocol",
-        num_threads: int = 1, with_picture: bool = False,
+        num_threads: int = 1, max_episode_frames: int = 108_000, with_picture: bool = False,
     ):  # fmt: skip
         how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
         make = functools.partial(
@@ -63,7 +63,7 @@ class Atari:
             stack_num=1,
             episodic_life=False,
             reward_clipping=False,
-            max_num_frames_per_episode=108_000,
+            max_num_frames_per_episode=max_episode_frames,
             autoreset_mode="NextStep",
             **{"use_fire_reset": True} | how,
         )

@@ -26,6 +26,9 @@ class LearnersDiffer(RuntimeError):
     """Learners that should hold the same weights do not."""
 
 
+_IMPORTANCE = "importance_max"
+
+
 class Group:
     """K learners that update together; every method is a rendezvous of all of them, called in the same order.
 
@@ -42,10 +45,14 @@ class Group:
     def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
         """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
 
+        A learner that weighs its rows by importance has divided by the largest of its own, the metric
+        `importance_max`: the sum is that of one learner, which divides by the largest of all.
+
         Called in the graph of an update. The metrics `num_…` and a summed loss add up, `…_max` are maxima, the rest are
         means weighted with each learner's transitions (which `num_rows` counts).
         """
         names, weight = list(metrics), metrics["num_rows"] if self._is_mean else 1.0
+        weight *= metrics.get(_IMPORTANCE, 1.0)
         columns = tf.cast(tf.reshape(chunks, [-1]), tf.float32)  # versions are exact to 16 million updates
         facts = tf.concat([tf.stack([metrics[name] for name in names]), columns], axis=0)
         # Each learner fills its own row of a table of zeros: a sum that gathers.
@@ -55,6 +62,8 @@ class Group:
         num_rows = tf.maximum(tf.reduce_sum(columns["num_rows"]), 1.0)
         if self._is_mean:
             gradients = [gradient / num_rows for gradient in gradients]
+        if _IMPORTANCE in columns:
+            gradients = [gradient / tf.reduce_max(columns[_IMPORTANCE]) for gradient in gradients]
         combined = {name: self._combine(name, column, columns["num_rows"]) for name, column in columns.items()}
         chunks = tf.concat(tf.unstack(tf.reshape(table[:, len(names) :], [self.size, *chunks.shape])), axis=1)
         return gradients, combined, tf.cast(chunks, tf.float64)

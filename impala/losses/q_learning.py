@@ -9,9 +9,12 @@ steps, the last of its states bootstraps. No gradient flows into y.
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from impala.losses.rewards import REWARD_CLIPPING
+
+LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
 
 
 def huber(error: tf.Tensor, threshold: float = 1.0) -> tf.Tensor:
@@ -32,6 +35,8 @@ def q_learning(
 ) -> Callable:  # fmt: skip
     """Makes the loss, summed over the windows of a batch, or their mean.
 
+    Where windows have an `importance`, each counts with its share of the largest one.
+
     Args:
       error: of the TD errors [B].
       double: see above.
@@ -41,7 +46,8 @@ def q_learning(
 
     Returns:
       (outputs, batch) → (loss, metrics): outputs are `networks.q_values.Windows`, batch a time-major `Chunk` of n
-      transitions.
+      transitions. Where windows have an importance, since they are drawn by priority, the metrics have the largest,
+      which a group of learners needs, and a column `priority` [B].
     """
 
     def loss(outputs, batch):
@@ -54,13 +60,18 @@ def q_learning(
         q_taken = tf.gather(outputs.q_tm1, batch.a_tm1[0], batch_dims=1)
         td_error = target - q_taken
         reduce = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction]
-        total = reduce(error(td_error))
+        is_prioritised = not isinstance(batch.importance, tuple)
+        largest = tf.reduce_max(batch.importance) if is_prioritised else 1.0
+        total = reduce(error(td_error) * batch.importance / largest if is_prioritised else error(td_error))
         metrics = {
             "loss": total,
             "value_loss": tf.reduce_mean(error(td_error)),
             "value": tf.reduce_mean(tf.reduce_max(outputs.q_tm1, axis=-1)),
             "td_error": tf.reduce_mean(tf.abs(td_error)),
+            "num_rows": tf.cast(tf.shape(td_error)[0], tf.float32),
         }
+        if is_prioritised:
+            metrics |= {"importance_max": largest, "priority": tf.maximum(tf.abs(td_error), LEAST_PRIORITY)}
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss
@@ -77,3 +88,27 @@ def n_step(r_t: tf.Tensor, discount_t: tf.Tensor, num_valid: tf.Tensor) -> tuple
     kept = tf.where(is_valid > 0.0, discount_t, tf.ones_like(discount_t))
     before = tf.math.cumprod(kept, axis=0, exclusive=True)
     return tf.reduce_sum(is_valid * before * r_t, axis=0), tf.reduce_prod(kept, axis=0)
+
+
+def first_priorities(
+    r_t: np.ndarray, discount_t: np.ndarray, is_first: np.ndarray, q_taken: np.ndarray, q_best: np.ndarray,
+    *, discount: float, reward_clipping: str = "abs_one",
+) -> np.ndarray:  # fmt: skip
+    """Returns |δ| of N windows of n transitions by the action values with which they were played: [N], in NumPy.
+
+    The network that acted both chooses and values the last action (Ape-X, Horgan et al. 2018, algorithm 1).
+
+    Args:
+      r_t, discount_t: [n, N]; the discount is 0 at a termination and 1 elsewhere.
+      is_first: [n+1, N], of the states.
+      q_taken, q_best: [n+1, N], of the action taken in each state, and of the best one.
+      discount: γ.
+      reward_clipping: a name of `losses.rewards.REWARD_CLIPPING`.
+    """
+    rewards = np.asarray(REWARD_CLIPPING[reward_clipping](r_t))
+    is_valid = np.cumprod(~is_first[1:], axis=0).astype(bool)  # [n, N]
+    factors = np.where(is_valid, discount * discount_t, 1.0)
+    before = np.concatenate([np.ones_like(factors[:1]), np.cumprod(factors, axis=0)[:-1]])
+    bootstrap = np.take_along_axis(q_best, np.sum(is_valid, axis=0)[None], axis=0)[0]
+    target = np.sum(is_valid * before * rewards, axis=0) + np.prod(factors, axis=0) * bootstrap
+    return np.maximum(np.abs(target - q_taken[0]), LEAST_PRIORITY)

@@ -198,6 +198,9 @@ def _columns(row: dict[str, Any]):
             ("gradient norm", _number(row["grad_norm"], 1)),
             ("samples per insert", _number(row.get("samples_per_insert"), 2)),
         ]
+        if row.get("priority_p50") is not None:
+            quantiles = [_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max")]
+            of_loss.append(("priority p50/p95/max", " / ".join(quantiles)))
     else:
         of_values = [
             ("return, last 100", _number(row["return_mean"])),

@@ -22,7 +22,10 @@ LOSS_COLUMNS = (
     "log_rho_max", "rho_clipped_fraction", "c_clipped_fraction", "effective_sample_size", "kl_mu_pi", "trace_length",
     "explained_variance", "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )
-Q_COLUMNS = ("td_error", "exploration_epsilon", "replay_size", "samples_per_insert", "evaluation_mean")  # fmt: skip
+Q_COLUMNS = (
+    "td_error", "exploration_epsilon", "replay_size", "samples_per_insert", "evaluation_mean", "priority_p50",
+    "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
+)  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
@@ -111,7 +114,10 @@ class FrameCounter:
         return False
 
     def add_update(self, updates: int, metrics: dict[str, float], chunks: dict) -> None:
-        self.frames += int(round(metrics["num_transitions"])) * self._frames_per_step
+        self.add_steps(int(round(metrics.get("num_transitions", 0))))
+
+    def add_steps(self, count: int) -> None:
+        self.frames += count * self._frames_per_step
 
     def add_wait(self, seconds: float) -> None:
         pass

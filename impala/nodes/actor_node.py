@@ -68,7 +68,7 @@ class ActorNode:
         from impala.acting import actors
         from impala.launching import processes
 
-        num_lanes, length = self._config.actor.num_lanes, self._config.learner.unroll_length
+        num_lanes, length = self._config.actor.num_lanes, self._lanes[0].unroll_length
         loops = [actor.steps(self._seed(lane)) for lane, actor in enumerate(self._lanes)]
         report = Reporter(self._reports, self._index, self._incarnation)
         processes.begin(self._stop)

@@ -96,7 +96,7 @@ class CentralNode(WithLearner):
         decision = self._lanes.step(LaneId(*lane), number, Step(*step))
         return decision.action, decision.version
 
-    def _renew(self) -> None:
+    def _renew(self, result=None) -> None:
         """Copies the learner's weights into the network that decides."""
         with self._gatherer.paused():
             self._copy_weights()

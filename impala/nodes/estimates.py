@@ -139,7 +139,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     learner, actor, members = config.learner, config.actor, config.population.size
     network = list(layers(config, spec))
     chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
-    has_weights = config.has_use_for("actor.weight_period")  # in the actors
+    has_weights = config.has_use_for("actor.num_tensorflow_threads")  # in the actors
     is_central = config.has_use_for("inference.transport")
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
     num_tables = 0 if is_central else learner.num_learners

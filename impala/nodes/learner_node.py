@@ -61,8 +61,8 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
-        self._num_dropped, self._totals = 0, {}  # chunks dropped as one learner's were too old; all learners' counts
-        self.after_update: list[Callable[[], None]] = []
+        self._num_dropped, self.totals = 0, {}  # chunks dropped as one learner's were too old; all learners' counts
+        self.after_update: list[Callable[[Any], None]] = []  # of the update's `learners.Result`
         self.jobs: list[Periodically] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
         self.columns: list[Callable[[], dict[str, Any]]] = [self._source.columns]
@@ -137,7 +137,7 @@ class LearnerNode:
         is_ready, self.is_over, (waited, num_old, *sums) = self._group.agree(
             is_ready=self._held is not None, wants_end=wants_end, counts=mine
         )
-        self._totals = dict(zip(counts, sums))
+        self.totals = dict(zip(counts, sums))
         has_copied, *factors = sums[len(counts) :]
         self.head.factors.update(zip(self.head.factors, factors))
         if has_copied:
@@ -169,7 +169,7 @@ class LearnerNode:
             self.stop.doing = "running"
         self.head.note_progress()
         for job in self.after_update:
-            job()
+            job(result)
         return result.metrics
 
     # --- the loop ---
@@ -220,7 +220,7 @@ class LearnerNode:
 
     def _log(self) -> None:
         columns = {name: value for columns_of in self.columns for name, value in columns_of().items()}
-        counts = {name: int(count) for name, count in self._totals.items()}
+        counts = {name: int(count) for name, count in self.totals.items()}
         row = self.head.log(
             scheduled=self._scheduled(), fill=self._source.fill(),
             columns=dict(skipped_updates=self.learner.num_skipped) | columns | counts,

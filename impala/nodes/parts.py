@@ -8,16 +8,14 @@ from impala.config import Config
 from impala.types import Origin
 
 
-def make_environment(
-    config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, *, with_picture: bool = False
-):
-    """Makes the configured environments of one task; see `environments.make`."""
+def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, **how):
+    """Makes the configured environments of one task, with further arguments of `environments.make`."""
     from impala import environments
 
     environment = config.environment
     return environments.make(
         environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
-        action_set=environment.action_set, num_threads=num_threads, with_picture=with_picture,
+        action_set=environment.action_set, num_threads=num_threads, **how,
     )  # fmt: skip
 
 

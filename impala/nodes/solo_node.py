@@ -2,9 +2,9 @@
 
 from impala import agents
 from impala.config import Config
-from impala.nodes.feeding import Place
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.replaying import from_replay, say_what_is_there, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.nodes.with_learner import WithLearner
@@ -24,11 +24,8 @@ class SoloNode(WithLearner):
         self._config, self._spec, self._run = config, spec, run
         self.learning = learning = LearnerNode(config, spec, run, make_source=from_replay, table=table)
         from impala.acting import actors, policies
-        from impala.replay import sources, tables
 
-        while (info := sources.info_of(table, tables.REPLAY)) is None:  # it may read a large copy; a writer would hang
-            if learning.stop.wait(1.0):
-                raise RuntimeError("stopped before the replay table answered")
+        info = wait_for(table, learning.stop)
         self._exploration, self._crew = agents.of(config).make_exploration(config, spec), None
         # The network that learns also acts: while an update is under way, some of its parameters may be newer.
         self._outputs = policies.with_version(
@@ -41,12 +38,7 @@ class SoloNode(WithLearner):
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
         learning.jobs += [Periodically(0.0, self._keep_acting), Periodically(1.0, self._report)]
         learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
-        if frames := learning.frames():
-            size, min_size = info.current_size, config.replay.min_size
-            words = f"resumed after {frames:,} frames with {size:,} transitions in the replay table"
-            if size < min_size:
-                words += f": the first update waits until the policy has played {min_size:,}"
-            learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
+        say_what_is_there(learning, info.current_size, config.replay.min_size)
 
     def _epsilon(self) -> float:
         return self._exploration(self.learning.frames())
@@ -106,24 +98,3 @@ class SoloNode(WithLearner):
         finally:
             if self._crew is not None:
                 self._crew.close()
-
-
-def from_replay(place: Place, table):
-    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
-    from impala.replay import checks, windows
-
-    config, run, replay = place.config, place.run, place.config.replay
-    origins = checks.Source(
-        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
-        outlives_launches=True,
-    )  # fmt: skip
-    spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
-    return windows.Windows(
-        table,
-        size=replay.size,
-        min_size=replay.min_size,
-        batch_size=config.learner.batch_size,
-        checks=checks.Checks(spec, place.spec.actions, origins, place.num_updates),
-        num_prefetched=config.num_prefetched_batches,
-        device=place.device,
-    )

@@ -18,13 +18,11 @@ its last observation; time is counted in emulator frames of transitions that ent
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 
-from impala import agents
 from impala.config import Config
 from impala.launching import roles
-from impala.launching.keeping import Keeper
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
-from impala.nodes import learner_group
+from impala.nodes import learner_group, replaying
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.run import Run
 from impala.nodes.solo_node import SoloNode
@@ -37,27 +35,10 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the replay table, the process that acts and learns, and the evaluator if there is one."""
     program = lp.Program(config.program)
 
-    def make_tables():
-        from impala.replay import windows
-
-        replay = config.replay
-        window = windows.window_spec(agents.of(config).make_chunk_spec(config, spec))
-        return [windows.table(
-            window, replay.size, min_size=replay.min_size, samples_per_insert=replay.samples_per_insert,
-            batch_size=config.learner.batch_size,
-        )]  # fmt: skip
-
-    table = program.add_node(TableNode(make_tables, keeper=_keeper(config, spec, run)), "table")
+    table = program.add_node(
+        TableNode(lambda: replaying.make_tables(config, spec), keeper=replaying.make_keeper(config, spec, run)), "table"
+    )
     (learner,) = learner_group.add(program, 1, lambda *_: RpcNode(SoloNode, config, spec, run, table=table))
     if config.evaluator.num_episodes:
         program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")
     return program
-
-
-def _keeper(config: Config, spec: EnvironmentSpec, run: Run) -> Keeper | None:
-    replay = config.replay
-    if replay.checkpoint_minutes is None:
-        return None
-    chunk = agents.of(config).make_chunk_spec(config, spec)
-    settings = repr((chunk, replay.size, replay.min_size, replay.samples_per_insert, config.learner.batch_size))
-    return Keeper(run.folder / "replay", seconds=60 * replay.checkpoint_minutes, settings=settings)

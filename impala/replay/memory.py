@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from impala.replay import priorities
 from impala.timing import TimeAccount
 from impala.types import Chunk
 
@@ -73,34 +74,55 @@ class MemoryWindows:
 
     Args:
       lengths: see `windows.lengths`.
+      priority_exponent: α of `priorities.probabilities`; 0 draws uniformly. A draw takes time in proportion to `size`.
     """
 
-    def __init__(self, size: int, num_environments: int, *, lengths: Mapping[str, int]):
-        self._lengths = lengths
+    def __init__(
+        self, size: int, num_environments: int, *, lengths: Mapping[str, int], priority_exponent: float = 0.0
+    ):  # fmt: skip
+        self._lengths, self._exponent = lengths, priority_exponent
         self._recent = [collections.deque(maxlen=max(lengths.values())) for _ in range(num_environments)]
         self._windows: list[tuple[dict, ...]] = []
+        self._priorities = np.ones(size)
         self._size, self.num_inserted = size, 0
 
     def __len__(self) -> int:
         return len(self._windows)
 
-    def __call__(self, rows: list[dict[str, np.ndarray]], is_window: np.ndarray) -> None:
-        for recent, row, is_wanted in zip(self._recent, rows, is_window):
+    def write(self, rows: list[dict[str, np.ndarray]]) -> None:
+        for recent, row in zip(self._recent, rows):
             recent.append({name: np.array(value) for name, value in row.items()})
-            if not is_wanted:
-                continue
+
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+        for i in np.flatnonzero(is_window):
+            window, at = tuple(self._recent[i]), self.num_inserted % self._size
             if len(self._windows) < self._size:
-                self._windows.append(tuple(recent))
+                self._windows.append(window)
             else:  # in place of the oldest
-                self._windows[self.num_inserted % self._size] = tuple(recent)
+                self._windows[at] = window
+            self._priorities[at] = priority[i]
             self.num_inserted += 1
 
     def sample(self, num_windows: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns windows that are drawn uniformly with replacement: arrays [B, …] by column."""
-        drawn = [self._windows[i] for i in random.integers(len(self._windows), size=num_windows)]
+        """Returns windows that are drawn with replacement: arrays [B, …] by column.
+
+        Three columns are about the draw: `key` of each window, for `update`, its `probability` and the `table_size`.
+        """
+        count = len(self._windows)
+        if self._exponent:
+            probability = priorities.probabilities(self._priorities[:count], self._exponent)
+            keys = random.choice(count, size=num_windows, p=probability)
+        else:
+            probability, keys = np.full(count, 1 / count), random.integers(count, size=num_windows)
+        drawn = [self._windows[i] for i in keys]
         columns = {
             name: np.stack([np.stack([row[name] for row in window[-length:]]) for window in drawn])
             for name, length in self._lengths.items()
         }
         timeless = drawn[0][-1].keys() - columns.keys()
-        return columns | {name: np.stack([window[-1][name] for window in drawn]) for name in timeless}
+        columns |= {name: np.stack([window[-1][name] for window in drawn]) for name in timeless}
+        return columns | dict(key=np.asarray(keys), probability=probability[keys], table_size=np.full(len(keys), count))
+
+    def update(self, keys: np.ndarray, priority: np.ndarray) -> None:
+        """Gives windows that were drawn other priorities, [B] each."""
+        self._priorities[keys] = priority

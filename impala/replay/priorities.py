@@ -1,9 +1,10 @@
 """Prioritised replay: how often an item is drawn, and the weight that corrects for it.
 
-    P(i) = p_i^α / Σ_k p_k^α,   w_i = P(i)^(−β) / max_k P(k)^(−β)
+    P(i) = p_i^α / Σ_k p_k^α,   w_i = (N P(i))^(−β)
 
-(Schaul et al. 2016, arXiv:1511.05952, equation 1 and section 3.4; the N of the paper's w_i cancels.) Ranges: α, β ≥ 0.
-α = 0 draws uniformly; β = 1 corrects fully: Σ P(i) w_i x_i is then proportional to the plain sum of x_i.
+(Schaul et al. 2016, arXiv:1511.05952, equation 1 and section 3.4, where the weights of a batch are also divided by the
+largest of them: the loss does that.) Ranges: α, β ≥ 0. α = 0 draws uniformly; β = 1 corrects fully: Σ P(i) w_i x_i is
+then the mean of x_i.
 """
 
 import numpy as np
@@ -20,11 +21,11 @@ def probabilities(priorities, exponent: float) -> np.ndarray:
     return powers / powers.sum()
 
 
-def importance_weights(probability, exponent: float) -> np.ndarray:
-    """Returns w_i of the items of a batch that were drawn with probability P(i): [B], the largest 1."""
+def importance_weights(probability, num_items, exponent: float) -> np.ndarray:
+    """Returns w_i of items that were drawn with probability P(i), [B], from `num_items` N, a number or [B]."""
     probability = np.asarray(probability, np.float64)
     if not exponent >= 0.0:
         raise ValueError(f"exponent={exponent}; expected 0 or more")
     if not np.all((probability > 0.0) & (probability <= 1.0)):
         raise ValueError("probability: expected numbers above 0, up to 1")
-    return (probability / probability.min()) ** -exponent
+    return (np.asarray(num_items) * probability) ** -exponent

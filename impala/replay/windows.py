@@ -7,7 +7,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from impala.replay import datasets, sources, tables
+from impala.replay import datasets, priorities, sources, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import ArraySpec, Chunk, map_fields
@@ -24,8 +24,12 @@ def lengths(chunk: Chunk) -> dict[str, int]:
     return {name: fields[name].shape[0] for name in ("observation", "is_first", "a_tm1", "r_t", "discount_t")}
 
 
-def to_chunk(arrays: dict[str, Any]) -> Chunk:
-    """Returns drawn windows [B, …] as a time-major `Chunk` [T, B, …] of arrays, all of it replayed."""
+def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None) -> Chunk:
+    """Returns drawn windows [B, …] as a time-major `Chunk` [T, B, …] of arrays, all of it replayed.
+
+    Args:
+      importance_exponent: β of `priorities.importance_weights`, where windows are drawn by priority.
+    """
     observation, is_first, num_steps = arrays["observation"], arrays["is_first"], arrays["r_t"].shape[1]
     k = observation.shape[1] - num_steps
     columns = {name: np.swapaxes(arrays[name], 0, 1) for name in ("a_tm1", "r_t", "discount_t")}
@@ -36,13 +40,18 @@ def to_chunk(arrays: dict[str, Any]) -> Chunk:
         previous_action=(), previous_reward=(), logits_tm1=(),
         weights_version=arrays["weights_version"], origin=arrays["origin"],
         is_replayed=np.ones(len(observation), bool),
+        importance=() if importance_exponent is None else np.float32(
+            priorities.importance_weights(arrays["probability"], arrays["table_size"], importance_exponent)
+        ),
     )  # fmt: skip
 
 
-def to_tensors(arrays: dict[str, Any], device: str | None = None) -> Chunk:
+def to_tensors(
+    arrays: dict[str, Any], device: str | None = None, *, importance_exponent: float | None = None
+) -> Chunk:  # fmt: skip
     """Returns `to_chunk` as tensors on `device`."""
     with tf.device(device):
-        return map_fields(tf.convert_to_tensor, to_chunk(arrays))
+        return map_fields(tf.convert_to_tensor, to_chunk(arrays, importance_exponent=importance_exponent))
 
 
 def mask_older(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) -> np.ndarray:
@@ -58,25 +67,35 @@ def mask_older(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) 
     return observation
 
 
-def table(spec: Chunk, max_size: int, *, min_size: int, samples_per_insert: float, batch_size: int) -> reverb.Table:
-    """Returns a uniform table of overlapping windows, whose rate limiter makes writer and reader wait for each other.
+def table(
+    spec: Chunk, max_size: int, *, min_size: int, samples_per_insert: float | None, batch_size: int,
+    priority_exponent: float | None = None,
+) -> reverb.Table:  # fmt: skip
+    """Returns a table of overlapping windows, whose rate limiter makes writer and reader wait for each other.
 
     Reading begins with `min_size` windows; from then on each is drawn `samples_per_insert` times on average. Reader or
-    writer may be a few batches ahead.
+    writer may be a few batches ahead. Writers never wait for the removal of old windows: a full table drops its oldest.
 
     Args:
       spec: of a window; see `window_spec`.
+      samples_per_insert: None lets writers and reader run as fast as they can.
       batch_size: windows that are drawn together.
+      priority_exponent: α of `priorities.probabilities`; None draws uniformly.
     """
-    margin = max(8 * batch_size, 2 * samples_per_insert * min(min_size, batch_size))
+    if samples_per_insert is None:
+        limiter = reverb.rate_limiters.MinSize(min_size)
+    else:
+        margin = max(8 * batch_size, 2 * samples_per_insert * min(min_size, batch_size))
+        limiter = reverb.rate_limiters.SampleToInsertRatio(
+            samples_per_insert, min_size_to_sample=min_size, error_buffer=margin
+        )
+    is_uniform = priority_exponent is None
     return reverb.Table(
         tables.REPLAY,
-        sampler=reverb.selectors.Uniform(),
+        sampler=reverb.selectors.Uniform() if is_uniform else reverb.selectors.Prioritized(priority_exponent),
         remover=reverb.selectors.Fifo(),
         max_size=max_size,
-        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
-            samples_per_insert, min_size_to_sample=min_size, error_buffer=margin
-        ),
+        rate_limiter=limiter,
         signature=tables.signature(spec),
     )
 
@@ -84,7 +103,15 @@ def table(spec: Chunk, max_size: int, *, min_size: int, samples_per_insert: floa
 def batches(
     server_address: str, table: str, *, batch_size: int, checks: Checks | None = None, device: str | None = None
 ) -> Iterator[Chunk]:
-    """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `to_chunk`.
+    """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `drawn`."""
+    for arrays in drawn(server_address, table, batch_size=batch_size, checks=checks):
+        yield to_tensors(arrays, device)
+
+
+def drawn(
+    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields windows drawn from a table, [B, …] by column, and of each its `key`, `probability` and the `table_size`.
 
     Args:
       checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
@@ -105,6 +132,7 @@ def batches(
             checks.count("unreadable", error.message.splitlines()[0])
             continue
         arrays = {name: column.numpy() for name, column in samples.data.items()}
+        arrays |= {name: getattr(samples.info, name).numpy() for name in ("key", "probability", "table_size")}
         is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
         if not is_sound.all() or left:
             arrays = {name: array[is_sound] for name, array in arrays.items()}
@@ -113,7 +141,7 @@ def batches(
             if len(arrays["origin"]) < batch_size:
                 left = arrays
                 continue
-        yield to_tensors({name: array[:batch_size] for name, array in arrays.items()}, device)
+        yield {name: array[:batch_size] for name, array in arrays.items()}
 
 
 class Windows(sources.Fed):
@@ -132,16 +160,17 @@ class Windows(sources.Fed):
     def __init__(
         self, client, *, size: int, min_size: int, batch_size: int, checks: Checks, num_prefetched: int, device: str
     ):  # fmt: skip
-        super().__init__(
-            lambda: datasets.Prefetcher(
-                lambda: batches(
-                    client.server_address, tables.REPLAY, batch_size=batch_size, checks=checks, device=device
-                ),
-                num_prefetched=num_prefetched,
-            )
-        )
-        self._client, self._checks, self._size, self._min_size = client, checks, size, min_size
+        self._batch_size, self._device = batch_size, device
+        super().__init__(lambda: datasets.Prefetcher(self._batches, num_prefetched=num_prefetched))
+        self._client, self._checks, self.min_size = client, checks, min_size
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
+
+    def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
+        return drawn(self._client.server_address, tables.REPLAY, batch_size=self._batch_size, checks=self._checks)
+
+    def _batches(self) -> Iterator:
+        """Yields what the feeder's thread prepares."""
+        return (to_tensors(arrays, self._device) for arrays in self._drawn())
 
     def counts(self) -> dict[str, int]:
         return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
@@ -151,9 +180,13 @@ class Windows(sources.Fed):
         if (info := self._info()) is None:
             return {}
         limiter = info.rate_limiter_info
-        num_inserted = limiter.insert_stats.completed - self._min_size
+        num_inserted = limiter.insert_stats.completed - self.min_size
         ratio = limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
         return dict(replay_size=info.current_size, samples_per_insert=ratio)
+
+    def num_inserted(self) -> int | None:
+        """Returns how many windows were put into the table since it is there; None if it does not answer."""
+        return info.rate_limiter_info.insert_stats.completed if (info := self._info()) else None
 
     def fill(self) -> None:
         """Returns None: nobody waits for room here, and `columns` says how much the table holds."""

@@ -86,11 +86,16 @@ def test_the_table_gives_back_what_memory_does():
     replay = memory.MemoryWindows(100, N, lengths=windows.lengths(spec))
     in_table = TableWindows(client, tables.REPLAY, N, lengths=windows.lengths(spec), should_stop=lambda: False)
 
-    def both(rows, is_window):
-        in_table(rows, is_window)
-        replay(rows, is_window)
+    class Both:
+        def write(self, rows):
+            in_table.write(rows)
+            replay.write(rows)
 
-    write(both, 3)
+        def end_windows(self, is_window, priority):
+            in_table.end_windows(is_window, priority)
+            replay.end_windows(is_window, priority)
+
+    write(Both(), 3)
     for writer in in_table._writers:
         writer.flush(timeout_ms=10_000)
     assert client.server_info()[tables.REPLAY].current_size == len(replay) == replay.num_inserted
@@ -121,12 +126,13 @@ def test_memory_keeps_the_newest():
 
 def test_transitions_across_a_reset_are_not_counted():
     counted = []
-    write(lambda rows, is_window: None, 1, on_steps=counted.append)
+    write(memory.MemoryWindows(100, N, lengths=windows.lengths(window_of(1))), 1, on_steps=counted.append)
     assert sum(counted) == 2 * 13 - 2
 
 
 def test_a_reward_that_is_not_finite_is_refused():
-    writer = WindowWriter(STACKED, N, length=1, origin=ORIGIN, sink=lambda rows, is_window: None)
+    replay = memory.MemoryWindows(100, N, lengths=windows.lengths(window_of(1)))
+    writer = WindowWriter(STACKED, N, length=1, origin=ORIGIN, sink=replay)
     first, second, *_ = steps(2)
     writer.start(np.zeros((3, N, 2, 2), np.uint8), first, np.zeros(N, np.int32), 0)
     with pytest.raises(ValueError, match="not finite"):

@@ -5,11 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from impala.learning import groups
+from impala.losses import q_learning
+from impala.networks import q_values
+from impala.types import Chunk
 from tests.learning import group_worker
 
 ONE_MACHINE, SEVERAL = ("localhost",) * 4, ("127.0.0.1", "localhost", "localhost")  # as far as their names tell
@@ -103,3 +109,59 @@ def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path, hosts):
         assert "DIFFER learner 0 holds other weights than its peers" in output
         assert f"NUMBERS [5.0, {2.0**40}]" in output
         assert "AGREED (True, False, []) (False, True, [1.0, 20.0])" in output
+
+
+class InTwoThreads:
+    """A sum over two threads, for `groups.ThroughArrays`."""
+
+    def __init__(self):
+        self._barrier, self._shares = threading.Barrier(2, timeout=60), {}
+
+    def of(self, index):
+        def total(arrays):
+            self._shares[index] = [np.asarray(array) for array in arrays]
+            self._barrier.wait()
+            sums = [a + b for a, b in zip(self._shares[0], self._shares[1])]
+            self._barrier.wait()
+            return sums
+
+        return groups.ThroughArrays(total)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_weights_of_importance_are_shares_of_the_largest_of_all_learners(reduction):
+    """Q-learning on eight windows drawn by priority: two learners with four each, and one with all of them."""
+    random, importance = np.random.default_rng(0), np.float32([0.5, 1, 2, 0.25, 3, 1, 4, 0.5])
+    observation, target = random.normal(size=(8, 3)).astype(np.float32), random.normal(size=8).astype(np.float32)
+    loss = q_learning.q_learning(error=q_learning.squared, discount=0.0, reward_clipping="none", reduction=reduction)
+
+    def computed(rows):
+        weights = tf.Variable(tf.ones([3, 2]))
+        count = len(observation[rows])
+        batch = Chunk(*[()] * len(Chunk._fields))._replace(
+            a_tm1=tf.zeros([1, count], tf.int32), r_t=tf.constant(target[rows])[None], discount_t=tf.ones([1, count]),
+            importance=tf.constant(importance[rows]),
+        )  # fmt: skip
+        with tf.GradientTape() as tape:
+            q = tf.constant(observation[rows]) @ weights
+            value, metrics = loss(q_values.Windows(q, q, q, tf.ones([count], tf.int32)), batch)
+        columns = tf.cast(metrics.pop("priority")[None], tf.float64)
+        return tape.gradient(value, [weights]), metrics, columns
+
+    sums, found = InTwoThreads(), {}
+
+    def learn(index):
+        group = groups.Group(index, 2, sums.of(index), is_mean=reduction == "mean")
+        found[index] = group.combine(*computed(slice(4 * index, 4 * index + 4)))
+
+    threads = [threading.Thread(target=learn, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    (expected,), metrics, columns = computed(slice(None))
+    for gradients, combined, of_all in found.values():
+        np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
+        assert combined["importance_max"] == metrics["importance_max"] == 4.0
+        np.testing.assert_allclose(of_all, columns, rtol=1e-6)
+    assert len(found) == 2

@@ -146,3 +146,28 @@ def test_the_same_seed_makes_the_same_network_and_another_another():
     one, same, other = (q_values.make(SPEC, torso="mlp", is_dueling=True, seed=seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one.trainable_variables, same.trainable_variables))
     assert not all(np.array_equal(a, b) for a, b in zip(one.trainable_variables, other.trainable_variables))
+
+
+def test_what_is_drawn_by_priority_counts_with_its_share_of_the_largest_importance():
+    batch = chunk(**BATCH)._replace(importance=tf.constant([2.0, 4.0, 1.0]))
+    loss = q_learning.q_learning(discount=0.9, error=q_learning.squared)
+    value, metrics = loss(windows(Q_TM1, Q_T, TARGET_Q_T, [1, 1, 1]), batch)
+    delta = np.array([1.95, -3.0, -0.65])
+    np.testing.assert_allclose(delta**2, [1.95**2, 9.0, 0.65**2])
+    np.testing.assert_allclose(value, np.sum(0.5 * delta**2 * [0.5, 1.0, 0.25]), rtol=1e-6)
+    np.testing.assert_allclose(metrics["priority"], np.abs(delta), rtol=1e-6)
+    assert metrics["importance_max"] == 4.0
+
+
+def test_first_priorities_by_hand():
+    """Windows of three steps: whole; terminated by the second transition; cut after the first; with a clipped reward."""
+    reward = np.array([[1, 1, 1, 5], [1, 1, 1, 0], [1, 1, 1, 0]], np.float32)
+    discount = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1]], np.float32)
+    first = np.zeros((4, 4), bool)
+    first[3, 1] = first[2, 2] = True
+    taken, best = np.full((4, 4), 0.25, np.float32), np.array([[9.0] * 4, [2.0] * 4, [3.0] * 4, [4.0] * 4], np.float32)
+    found = q_learning.first_priorities(reward, discount, first, taken, best, discount=0.5)
+    whole, terminated, cut = 1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5, 1 + 0.5 * 2
+    np.testing.assert_allclose(found, np.array([whole, terminated, cut, 1 + 0.125 * 4]) - 0.25)
+    same = q_learning.first_priorities(reward[:1], discount[:1], first[:2], 1 + 0.5 * best[1:2], best[:2], discount=0.5)
+    assert same[0] == np.float32(q_learning.LEAST_PRIORITY), "a table draws nothing with a priority of 0"

@@ -12,7 +12,9 @@ POSITIVE = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
 def test_the_papers_formulas_by_hand():
     p = probabilities([1, 2, 3, 4], 0.6)
     np.testing.assert_allclose(p, [0.148230, 0.224674, 0.286555, 0.340542], atol=5e-7)
-    np.testing.assert_allclose(importance_weights(p, 0.4), [1, 0.846745, 0.768229, 0.716978], atol=5e-7)
+    weights = importance_weights(p, 4, 0.4)
+    np.testing.assert_allclose(weights / weights.max(), [1, 0.846745, 0.768229, 0.716978], atol=5e-7)
+    np.testing.assert_allclose(weights[0], (4 * 0.148230) ** -0.4, atol=5e-6)
 
 
 def test_reverb_draws_with_these_probabilities():
@@ -33,11 +35,10 @@ def test_reverb_draws_with_these_probabilities():
 def test_a_full_correction_makes_draws_uniform_and_exponent_0_is_uniform(priorities, exponent):
     p = probabilities(priorities, exponent)
     np.testing.assert_allclose(p.sum(), 1.0, rtol=1e-12)
-    product = p * importance_weights(p, 1.0)
-    np.testing.assert_allclose(product, product[0], rtol=1e-9)
+    product = p * importance_weights(p, len(p), 1.0)
+    np.testing.assert_allclose(product, 1 / len(p), rtol=1e-9)
     np.testing.assert_allclose(probabilities(priorities, 0.0), 1 / len(priorities), rtol=1e-12)
-    assert importance_weights(p, 0.0).tolist() == [1.0] * len(p)
-    assert importance_weights(p, exponent).max() == 1.0
+    assert importance_weights(p, len(p), 0.0).tolist() == [1.0] * len(p)
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf]])
@@ -45,7 +46,8 @@ def test_what_is_no_priority_is_refused(wrong):
     with pytest.raises(ValueError, match="priorities"):
         probabilities(wrong, 0.6)
     with pytest.raises(ValueError, match="probability"):
-        importance_weights(wrong, 0.4)
-    for function in (probabilities, importance_weights):
-        with pytest.raises(ValueError, match="exponent=-1"):
-            function([0.5], -1.0)
+        importance_weights(wrong, 2, 0.4)
+    with pytest.raises(ValueError, match="exponent=-1"):
+        probabilities([0.5], -1.0)
+    with pytest.raises(ValueError, match="exponent=-1"):
+        importance_weights([0.5], 2, -1.0)

@@ -13,7 +13,7 @@ SPECS = {
     "numbers": chunk_spec(EnvironmentSpec("y", ArraySpec((4,), np.float32), actions=Discrete(2)), 5),
 }
 # All fields but the state of a recurrent network, and what the dataset adds.
-WRITTEN = [name for name in Chunk._fields if name not in ("core_state", "is_replayed")]
+WRITTEN = [name for name in Chunk._fields if name not in ("core_state", "is_replayed", "importance")]
 
 
 @pytest.fixture(params=SPECS)

@@ -1,0 +1,56 @@
+"""What runs in the process of a learner whose batches all come from a replay table that others fill."""
+
+from collections.abc import Sequence
+
+from impala import agents
+from impala.config import Config
+from impala.nodes.learner_node import LearnerNode
+from impala.nodes.replaying import from_replay, say_what_is_there, wait_for
+from impala.nodes.run import Run
+from impala.nodes.side_jobs import Periodically
+from impala.nodes.with_learner import WithLearner
+from impala.types import EnvironmentSpec
+
+_LOOK_SECONDS = 0.5
+
+
+class ReplayNode(WithLearner):
+    """A `LearnerNode` that trains on windows from its own replay table and tells it their new priorities.
+
+    The run's frames are those of the windows that entered the tables of all learners.
+
+    Args:
+      table: `reverb.Client` of the replay's server.
+    """
+
+    def __init__(
+        self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers: Sequence[str] = ()
+    ):  # fmt: skip
+        self.learning = learning = LearnerNode(
+            config, spec, run, index, make_source=self._make_source, table=table, peers=peers
+        )
+        info = wait_for(table, learning.stop)
+        self._first = info.rate_limiter_info.insert_stats.completed  # more than 0 if a kept table was read
+        self._num_inserted = self._num_counted = 0
+        say_what_is_there(learning, info.current_size, self._source.min_size)
+        batch_size = config.learner.batch_size // config.learner.num_learners
+        own = slice(index * batch_size, (index + 1) * batch_size)
+        learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
+        learning.counts.append(lambda: dict(inserted_windows=self._num_inserted))
+        mean_epsilon = float(agents.of(config).make_ladder(config).mean())
+        learning.columns.append(lambda: dict(exploration_epsilon=mean_epsilon))
+        learning.jobs += [Periodically(_LOOK_SECONDS, self._look), Periodically(0.0, self._count_frames)]
+
+    def _make_source(self, place, table):
+        self._source = from_replay(place, table)
+        return self._source
+
+    def _look(self) -> None:
+        if (num_inserted := self._source.num_inserted()) is not None:
+            self._num_inserted = num_inserted - self._first
+
+    def _count_frames(self) -> None:
+        """Counts what the learners agreed on with the last batch: all have the same clock, and the same schedules."""
+        total = int(self.learning.totals.get("inserted_windows", 0))
+        self.learning.head.monitor.add_steps(total - self._num_counted)
+        self._num_counted = total

@@ -1,0 +1,93 @@
+"""From a configuration to a replay table and the source of a learner's batches, where all of them come from it."""
+
+import math
+from typing import NamedTuple
+
+from impala import agents
+from impala.config import Config
+from impala.launching.keeping import Keeper
+from impala.nodes.feeding import Place
+from impala.nodes.run import Run
+from impala.types import EnvironmentSpec
+
+
+def make_tables(config: Config, spec: EnvironmentSpec) -> list:
+    """Makes one learner's `reverb.Table` of windows; called in the process that serves it."""
+    from impala.replay import windows
+
+    window, share = windows.window_spec(agents.of(config).make_chunk_spec(config, spec)), _share(config)
+    return [windows.table(
+        window, share.size, min_size=share.min_size, samples_per_insert=config.replay.samples_per_insert,
+        batch_size=share.batch_size, priority_exponent=_priority_exponent(config),
+    )]  # fmt: skip
+
+
+def make_keeper(config: Config, spec: EnvironmentSpec, run: Run, index: int = 0) -> Keeper | None:
+    """Makes what keeps a copy of the table of the learner `index` on disk, if one is wanted."""
+    replay, num_learners = config.replay, config.learner.num_learners
+    if replay.checkpoint_minutes is None:
+        return None
+    chunk = agents.of(config).make_chunk_spec(config, spec)
+    settings = (chunk, replay.size, replay.min_size, replay.samples_per_insert, config.learner.batch_size)
+    settings += () if (exponent := _priority_exponent(config)) is None else (exponent, num_learners)
+    folder = run.folder / (f"replay_{index}" if num_learners > 1 else "replay")
+    return Keeper(folder, seconds=60 * replay.checkpoint_minutes, settings=repr(settings))
+
+
+def from_replay(place: Place, table):
+    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
+    from impala.replay import checks, prioritised, windows
+
+    config, run, replay = place.config, place.run, place.config.replay
+    origins = checks.Source(
+        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
+        outlives_launches=True,
+    )  # fmt: skip
+    spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
+    settings = dict(
+        **_share(config)._asdict(),
+        checks=checks.Checks(
+            spec, place.spec.actions, origins, lambda: place.num_updates() + (config.learner.num_learners > 1)
+        ),
+        num_prefetched=config.num_prefetched_batches,
+        device=place.device,
+    )
+    if _priority_exponent(config) is None:
+        return windows.Windows(table, **settings)
+    return prioritised.PrioritisedWindows(table, importance_exponent=replay.importance_exponent, **settings)
+
+
+def wait_for(table, stop):
+    """Returns what Reverb tells of the replay table once it answers: it may read a large copy; a writer would hang."""
+    from impala.replay import sources, tables
+
+    while (info := sources.info_of(table, tables.REPLAY)) is None:
+        if stop.wait(1.0):
+            raise RuntimeError("stopped before the replay table answered")
+    return info
+
+
+def say_what_is_there(learning, size: int, min_size: int) -> None:
+    """Tells the user of a resumed run how many transitions the table of its `LearnerNode` holds."""
+    if frames := learning.frames():
+        words = f"resumed after {frames:,} frames with {size:,} transitions in the replay table"
+        if size < min_size:
+            words += f": the first update waits until the policy has played {min_size:,}"
+        learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
+
+
+class _Share(NamedTuple):
+    """What one learner has of the configured numbers."""
+
+    size: int
+    min_size: int
+    batch_size: int
+
+
+def _share(config: Config) -> _Share:
+    replay, learner = config.replay, config.learner
+    return _Share(*(math.ceil(n / learner.num_learners) for n in (replay.size, replay.min_size, learner.batch_size)))
+
+
+def _priority_exponent(config: Config) -> float | None:
+    return config.replay.priority_exponent if config.has_use_for("replay.priority_exponent") else None

@@ -1,0 +1,57 @@
+"""What runs inside the process of an actor that fills a replay table."""
+
+from impala import agents
+from impala.nodes.actor_node import ActorNode
+from impala.nodes.parts import make_environment
+from impala.types import Origin
+
+
+class WindowActorNode(ActorNode):
+    """An `ActorNode` that writes overlapping windows with their first priorities, not chunks, each lane into one table.
+
+    Every environment of all actors has its own constant ε. Weights are fetched every `actor.weight_frames` frames.
+    """
+
+    def _make_lanes(self, clients) -> list:
+        from impala.acting import actors, policies, windows
+        from impala.replay import tables
+        from impala.replay.windows import lengths
+
+        config, spec, agent = self._config, self._spec, agents.of(self._config)
+        actor, n = config.actor, config.actor.num_lane_environments
+        outputs, ladder = policies.network_outputs(self._network), agent.make_ladder(config)
+        length = max(1, actor.weight_frames // spec.frames_per_step)
+        lanes, sinks = [], []
+        for lane in range(actor.num_lanes):
+            origin, seed = Origin(config.seed, self._index, lane * n, self._incarnation, 0), self._seed(lane)
+            first = self._index * actor.num_environments + origin.environment
+            epsilon = ladder[first : first + n]
+            client = clients[(self._index * actor.num_lanes + lane) % len(clients)]
+            sinks.append(windows.TableWindows(
+                client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
+                should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
+            ))  # fmt: skip
+            lanes.append(actors.Actor(
+                make_environment(config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames),
+                policies.make(
+                    outputs, spec, n, seed=seed,
+                    behaviour=agent.make_behaviour(config, spec, explore=lambda epsilon=epsilon: epsilon),
+                ),
+                windows.WindowWriter(
+                    spec, n, length=config.agent.n_step, origin=origin, sink=sinks[-1],
+                    prioritise=agent.make_prioritise(config),
+                ),
+                self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
+                unroll_length=length, origin=origin,
+            ))  # fmt: skip
+        self._sink = _Sinks(sinks)
+        return lanes
+
+
+class _Sinks:
+    def __init__(self, sinks: list):
+        self._sinks = sinks
+
+    def blocked_fraction(self) -> float:
+        """Returns the share of time spent waiting for the table since the last call."""
+        return sum(sink.blocked_fraction() for sink in self._sinks)

@@ -1,0 +1,66 @@
+"""Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933).
+
+    actor 0 ─┐  steps, windows of n,       ┌─ replay (Reverb) ──────┐   batches, by p^α   ┌─ learner ──────────────┐
+    actor 1 ─┼───────────────────────────▶ │ the newest 2,000,000   │ ──────────────────▶ │ Q, target Q⁻, weights  │
+    actor n ─┘  their first priorities     │                        │ ◀────────────────── │ of importance          │
+       ▲                                   └────────────────────────┘   new priorities    └────────────────────────┘
+       └──────────────────────────── weights, every 400 frames ◀──────────────────────────────────────┘
+
+Every environment of all actors explores with its own constant ε, a rung of one ladder. Actors have their own copy of
+the network; the action values with which they act also give the first priority of what they play, so that nothing is
+computed twice. The learner draws what surprised it, weighs it by how much too often it is drawn, and tells the table
+how surprising it was now, from a thread of its own. The agent is `agents.q_learning`, by default double and dueling
+with three-step returns. `replay.samples_per_insert` binds actors and learner to each other; by default nobody waits.
+
+Differences from the paper: an actor steps many environments at once, in lanes that take turns; each has a rung; a full
+table drops its oldest window at once, where the paper's grows past its limit and is trimmed every 100 updates; windows
+are sent as they come, and up to `actor.max_pending` of them are on their way, where the paper's actors send 50 at a
+time; a truncated episode bootstraps from its last observation; time is counted in emulator frames of windows that
+entered the table.
+
+With `learner.num_learners` K there are K tables and K learners; each table takes the windows of its share of the lanes.
+A learner draws B/K windows from its own, and all make the same update: gradients are summed, and importance weights
+divided by the largest of all shares.
+"""
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+
+from impala.config import Config
+from impala.launching import roles
+from impala.launching.rpc_node import RpcNode
+from impala.launching.table_node import TableNode
+from impala.nodes import learner_group, replaying
+from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes.replay_node import ReplayNode
+from impala.nodes.run import Run
+from impala.nodes.window_actor_node import WindowActorNode
+from impala.types import EnvironmentSpec
+
+ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires replay tables and learners, `actor.num_actors` actors, and the evaluator if there is one."""
+    program, num_learners = lp.Program(config.program), config.learner.num_learners
+
+    def make_tables():  # of one learner
+        return replaying.make_tables(config, spec)
+
+    tables = [
+        program.add_node(TableNode(make_tables, index, keeper=replaying.make_keeper(config, spec, run, index)), "table")
+        for index in range(num_learners)
+    ]
+    learners = learner_group.add(
+        program, num_learners,
+        lambda index, peers, _: RpcNode(ReplayNode, config, spec, run, index, table=tables[index], peers=peers),
+    )  # fmt: skip
+    for index in range(config.actor.num_actors):
+        node = lp.PyClassNode(
+            WindowActorNode, config, spec, run, index, tables=tables, reports=learners[0],
+            weights=learners[index % num_learners],
+        )  # fmt: skip
+        program.add_node(node, "actor")
+    if config.evaluator.num_episodes:
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")
+    return program

@@ -1,0 +1,112 @@
+"""Windows that are drawn by priority, and the priorities on their way back to the table."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from impala.replay import tables
+from impala.replay.windows import Windows, to_tensors
+from impala.types import Chunk
+
+
+class PrioritisedWindows(Windows):
+    """A source whose batches are drawn by priority; each update says what the priorities of its batch are now.
+
+    Args:
+      importance_exponent: β of `priorities.importance_weights`, the weights of a batch.
+      windows: arguments of `Windows`.
+    """
+
+    def __init__(self, client, *, importance_exponent: float, **windows):
+        super().__init__(client, **windows)
+        self._importance_exponent = importance_exponent
+        self._writer = PriorityWriter(client)
+        self._keys: np.ndarray | None = None  # of the batch that `get` returned last
+        self._priorities: list[np.ndarray] = []
+
+    def _batches(self) -> Iterator[tuple[Chunk, np.ndarray]]:
+        for arrays in self._drawn():
+            yield to_tensors(arrays, self._device, importance_exponent=self._importance_exponent), arrays["key"]
+
+    def get(self, timeout_seconds: float) -> Chunk | None:
+        if (item := super().get(timeout_seconds)) is None:
+            return None
+        batch, self._keys = item
+        return batch
+
+    def done(self, priority: np.ndarray) -> None:
+        """Takes the new priorities [B] of the batch that `get` returned last."""
+        self._priorities.append(priority)
+        self._writer.put(self._keys, priority)
+
+    def columns(self) -> dict[str, Any]:
+        """Adds quantiles of the new priorities, and how long one takes from the update to the table."""
+        columns, new = super().columns() | self._writer.columns(), self._priorities
+        self._priorities = []
+        if new:
+            half, most, largest = np.quantile(np.concatenate(new), (0.5, 0.95, 1.0)).tolist()
+            columns |= dict(priority_p50=half, priority_p95=most, priority_max=largest)
+        return columns
+
+
+class PriorityWriter:
+    """Writes priorities back to a table in a thread of its own, all that wait in one request.
+
+    A priority for a window that the table no longer holds is ignored by Reverb, which does not tell how many were. One
+    that is not a finite number above 0 is counted and not sent: a table does not survive a negative one.
+
+    Args:
+      client: a `reverb.Client`.
+    """
+
+    _MOST = 5_000  # of a request
+    _RETRY_SECONDS = 1.0
+
+    def __init__(self, client, table: str = tables.REPLAY):
+        self._client, self._table, self._num_unsound = client, table, 0
+        self._waiting: dict[int, float] = {}  # by key; a newer priority replaces one that still waits
+        self._since: float | None = None  # when the oldest of them came
+        self._seconds: list[float] = []
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="priorities", daemon=True).start()
+
+    def put(self, keys: np.ndarray, priority: np.ndarray) -> None:
+        """Takes priorities [B] of windows by their keys [B]; does not wait."""
+        is_sound = np.isfinite(priority) & (priority > 0)
+        with self._changed:
+            self._num_unsound += int(np.sum(~is_sound))
+            self._waiting.update(zip(keys[is_sound].tolist(), priority[is_sound].tolist()))
+            self._since = self._since or time.monotonic()
+            self._changed.notify()
+
+    def columns(self) -> dict[str, float | int | None]:
+        """Returns the mean seconds that the oldest priority of a request waited, and how many could not be used."""
+        with self._changed:
+            seconds, self._seconds = self._seconds, []
+            return dict(
+                priority_seconds=sum(seconds) / len(seconds) if seconds else None, unsound_priorities=self._num_unsound
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                some = dict(list(self._waiting.items())[: self._MOST])
+                for key in some:
+                    del self._waiting[key]
+                since, self._since = self._since, time.monotonic() if self._waiting else None
+            self._send(some)
+            with self._changed:
+                self._seconds.append(time.monotonic() - since)
+
+    def _send(self, priorities: Mapping[int, float]) -> None:
+        while True:
+            try:
+                return self._client.mutate_priorities(self._table, updates=priorities)
+            except Exception as error:  # the table may be on its way back, with other keys
+                logging.warning("%d priorities did not reach the table yet: %s", len(priorities), error)
+                time.sleep(self._RETRY_SECONDS)

@@ -1,0 +1,134 @@
+"""Ape-X through real processes: it learns, is ended and resumed, writes priorities back; and in lockstep, beside DQN."""
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import lockstep
+from impala.agents import q_learning
+from tests.programs.running import interrupted_and_resumed, rows, run
+
+APEX = ["train", "--config", "configs/apex_catch.yaml"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
+    folder = tmp_path_factory.mktemp("runs") / "apex"
+    return folder, *interrupted_and_resumed(folder, *APEX)
+
+
+def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["evaluation_mean"]) >= 0.95 and int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert last["skipped_updates"] == "0" and last["unsound_chunks"] == "0" and last["unsound_priorities"] in ("", "0")
+
+
+def test_frames_are_those_of_the_windows_that_entered_the_table(runs):
+    folder, interrupted, _ = runs
+    since = [row for row in rows(folder) if int(row["updates"]) > int(interrupted["updates"])]
+    for row in since:
+        assert int(row["frames"]) - int(interrupted["frames"]) == pytest.approx(int(row["inserted_windows"]), abs=500)
+    assert int(since[-1]["inserted_windows"]) >= 1_000, "the first update waits for as many"
+
+
+def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
+    folder, _, _ = runs
+    last = [row for row in rows(folder) if row["samples_per_insert"] and row["priority_seconds"]][-1]
+    assert float(last["samples_per_insert"]) == pytest.approx(4.0, rel=0.1)
+    assert 0 < float(last["priority_seconds"]) < 0.5
+    assert 1e-6 <= float(last["priority_p50"]) <= float(last["priority_p95"]) <= float(last["priority_max"]) < 10
+    assert float(last["replay_lag_mean"]) > 50 and not last["lag_mean"]
+    assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(0.4 ** (1 + 7 * np.arange(16) / 15)))
+
+
+@pytest.mark.soak
+def test_two_learners_share_tables_and_batches_and_stay_equal(tmp_path):
+    result = run(*APEX, "--run", tmp_path / "run", "--num-learners", 2)  # a difference at the end would be a failure
+    assert result.returncode == 0, result.stderr
+    assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= 0.95
+
+
+SMALL = {
+    "replay.min_size": 100, "agent.target_period": 7, "total_frames": 600, "actor.num_environments": 4,
+    "learner.batch_size": 32, "replay.samples_per_insert": 4.0,
+}  # fmt: skip
+
+
+def make_lockstep(**overrides):
+    return lockstep.of(config_lib.load("configs/apex_catch.yaml", SMALL | {"actor.num_actors": 1} | overrides))
+
+
+def weights(network):
+    return [variable.numpy() for variable in network.trainable_variables]
+
+
+def final(training):
+    count = sum(1 for _ in training.updates())
+    training.close()
+    return count, weights(training.network)
+
+
+def test_with_one_environment_and_uniform_priorities_it_is_dqn_with_n_steps_bit_for_bit():
+    as_dqn = {
+        "agent.double": True, "agent.dueling": True, "agent.n_step": 3, "agent.error": "squared",
+        "agent.epsilon_start": 0.4, "agent.epsilon_end": 0.4, "actor.num_environments": 1,
+    }  # fmt: skip
+    dqn = lockstep.of(config_lib.load("configs/dqn_catch.yaml", SMALL | as_dqn))
+    apex = make_lockstep(**{"replay.priority_exponent": 0.0, "actor.num_environments": 1})
+    num_updates, expected = final(dqn)
+    assert num_updates > 50
+    count, found = final(apex)
+    assert count == num_updates and all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_priorities_make_a_difference_and_the_same_seed_the_same_weights():
+    count, one = final(make_lockstep())
+    _, same = final(make_lockstep())
+    _, uniform = final(make_lockstep(**{"replay.priority_exponent": 0.0}))
+    assert count > 50
+    assert all(np.array_equal(a, b) for a, b in zip(one, same))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, uniform))
+
+
+def test_the_actors_first_priority_is_the_learners_with_the_same_weights():
+    """And no target network of another age: before the first update there is only one network."""
+    training = make_lockstep()
+    before = {}
+    replay = training.replay
+    sample = replay.sample
+
+    def spied(*arguments):
+        drawn = sample(*arguments)
+        before.setdefault("priorities", replay._priorities[drawn["key"]].copy())
+        before.setdefault("keys", drawn["key"])
+        return drawn
+
+    replay.sample = spied
+    next(training.updates())
+    np.testing.assert_allclose(replay._priorities[before["keys"]], before["priorities"], rtol=1e-4, atol=1e-5)
+    assert len(np.unique(before["priorities"])) > 10 and before["priorities"].min() < 1.0
+    training.close()
+
+
+def test_every_environment_of_all_actors_has_a_rung_of_its_own():
+    config = config_lib.load("configs/apex_catch.yaml", {"actor.num_actors": 3, "actor.num_environments": 2})
+    np.testing.assert_allclose(q_learning.make_ladder(config), 0.4 ** (1 + 7 * np.arange(6) / 5))
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--environment.name", "Pendulum-v1"], "agent.name: 'q_learning' values every action"),
+    (["--replay.priority-exponent", "-1"], "replay.priority_exponent: got -1"),
+    (["--replay.min-size", "200_000"], "replay.min_size=200000 > replay.size=100000"),
+    (["--replay.size", "1000000000000"], "replay.size"),
+    (["--learner.batch-size", "2_000"], "learner.batch_size=2000 > replay.min_size=1000"),
+    (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=64"),
+    (["--num-learners", "4"], "more than the 2 lanes of all actors"),
+    (["--agent.epsilon-start", "0.5"], "agent.epsilon_start=0.5: not with program=apex"),
+])  # fmt: skip
+def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments, expected, tmp_path):
+    result = run(*APEX, "--run", tmp_path / "run", *arguments, timeout=60)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and expected in result.stderr
+    assert not (tmp_path / "run").exists()

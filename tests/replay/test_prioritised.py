@@ -1,0 +1,120 @@
+"""Priorities in a real table: how often windows are drawn, what is written back, what a full table drops."""
+
+import time
+
+import numpy as np
+import pytest
+import reverb
+
+from impala.acting.policies import Decision
+from impala.acting.windows import TableWindows, WindowWriter
+from impala.replay import prioritised, tables, windows
+from impala.replay.priorities import probabilities
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
+
+SPEC = EnvironmentSpec("numbers", ArraySpec((1,), np.float32), Discrete(3))
+CHUNK = chunk_spec(SPEC, 1, kept={})._replace(previous_action=(), previous_reward=())
+
+
+@pytest.fixture
+def served():
+    """Makes a table of windows of one transition, whose first observation is 0, 1, 2, …, and fills it."""
+    servers = []
+
+    def make(of_windows, *, size=1000, exponent=0.6):
+        table = windows.table(
+            windows.window_spec(CHUNK), size, min_size=1, samples_per_insert=None, batch_size=4,
+            priority_exponent=exponent,
+        )  # fmt: skip
+        server = reverb.Server([table])
+        servers.append(server)
+        client = server.localhost_client()
+        sink = TableWindows(
+            client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=lambda: False, max_pending=0
+        )
+        left = iter(of_windows)
+        writer = WindowWriter(
+            SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
+        )
+        for t in range(len(of_windows) + 2):
+            no = np.zeros(1, bool)
+            step = Step(np.array([[t]], np.float32), np.zeros(1, np.float32), np.ones(1, np.float32), no, no)
+            if t == 0:
+                writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
+            else:
+                writer.append(Decision(np.zeros(1, np.int32), ()), step)
+        return server, client
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+def draws(server, count, batch_size=1_000):
+    """Returns what was drawn: first observations, keys, probabilities."""
+    drawn = windows.drawn(f"localhost:{server.port}", tables.REPLAY, batch_size=batch_size)
+    batches = [next(drawn) for _ in range(count // batch_size)]
+    return tuple(
+        np.concatenate([f(batch) for batch in batches])
+        for f in (lambda b: b["observation"][:, 0, 0].astype(int), lambda b: b["key"], lambda b: b["probability"])
+    )
+
+
+def test_windows_are_drawn_in_proportion_to_their_priority_to_the_power_of_alpha(served):
+    of_windows = np.linspace(0.1, 3.0, 20)
+    server, _ = served(of_windows)
+    seen, _, probability = draws(server, 100_000)
+    expected = 100_000 * probabilities(of_windows, 0.6)
+    counts = np.bincount(seen, minlength=20)
+    chi_squared = np.sum((counts - expected) ** 2 / expected)
+    assert chi_squared < 43.8, "19 degrees of freedom, one in a thousand"
+    np.testing.assert_allclose(probability, probabilities(of_windows, 0.6)[seen], rtol=1e-5)
+
+
+def test_a_full_table_takes_what_comes_and_drops_the_oldest(served):
+    server, client = served(np.full(50, 2.0), size=20)
+    assert client.server_info()[tables.REPLAY].current_size == 20
+    seen, _, _ = draws(server, 2_000)
+    assert sorted(set(seen)) == list(range(30, 50))
+
+
+def test_priorities_that_are_written_back_change_what_is_drawn(served):
+    server, client = served(np.ones(10))
+    seen, keys, _ = draws(server, 1_000)
+    key_of = dict(zip(seen.tolist(), keys.tolist()))
+    writer = prioritised.PriorityWriter(client)
+    gone = 2**60 + 1  # of a window that the table dropped: ignored
+    writer.put(np.array([key_of[3], key_of[4], key_of[5], gone], np.uint64), np.array([100.0, np.nan, -1.0, 5.0]))
+
+    def is_written():
+        return draws(server, 10, 10)[2].max() > 0.5
+
+    deadline = time.monotonic() + 30
+    while not is_written():
+        assert time.monotonic() < deadline
+    seen, _, probability = draws(server, 10_000)
+    expected = probabilities([1, 1, 1, 100, 1, 1, 1, 1, 1, 1], 0.6)
+    np.testing.assert_allclose(probability, expected[seen], rtol=1e-5)
+    assert client.server_info()[tables.REPLAY].current_size == 10
+    columns = writer.columns()
+    assert columns["unsound_priorities"] == 2 and 0 < columns["priority_seconds"] < 10
+    assert writer.columns()["priority_seconds"] is None, "of a period without any"
+
+
+def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed_out(served):
+    from impala.replay.checks import Checks, Source
+
+    of_windows = np.linspace(1.0, 4.0, 16)
+    _, client = served(of_windows)
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, Source(0, 0, 1, 1, 1), lambda: 0)
+    source = prioritised.PrioritisedWindows(
+        client, size=1000, min_size=1, batch_size=8, checks=checks, num_prefetched=2, device="/cpu:0",
+        importance_exponent=0.4,
+    )  # fmt: skip
+    batch = source.get(timeout_seconds=60)
+    first = batch.observation.numpy()[0, :, 0].astype(int)
+    expected = (16 * probabilities(of_windows, 0.6)[first]) ** -0.4
+    np.testing.assert_allclose(batch.importance, expected, rtol=1e-5)
+    source.get(timeout_seconds=60)
+    source.done(np.full(8, 50.0))
+    assert source.columns()["priority_max"] == 50.0 and source.num_inserted() == 16
