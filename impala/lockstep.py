@@ -173,7 +173,7 @@ class ReplayLockstep:
         )  # fmt: skip
         writer = WindowWriter(
             self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count,
-            prioritise=agent.make_prioritise(config),
+            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
         )  # fmt: skip
         actor = actors.Actor(
             self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=1, origin=origin

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from impala.acting.behaviours import Behaviour
-from impala.types import ArraySpec, Discrete
+from impala.types import ArraySpec, Continuous, Discrete
 
 
 def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0) -> np.ndarray:
@@ -39,3 +39,22 @@ def epsilon_greedy(
 
     kept = dict.fromkeys(("q_taken_tm1", "q_best_tm1") if keeps_values else (), ArraySpec((), np.float32))
     return Behaviour(choose, (ArraySpec((actions.num_actions,), np.float32),), kept)
+
+
+def gaussian(actions: Continuous, num_features: int, sigma: Callable[[], float | np.ndarray]) -> Behaviour:
+    """Takes the policy's action with independent Gaussian noise on each dimension, clipped to [−1, 1].
+
+    Keeps the observation [F] and the action, by which the action's value can be asked for later.
+
+    Args:
+      sigma: returns σ, or one for each environment, [N]; called at every decision.
+    """
+
+    def choose(numbers, random):
+        mean, observation = numbers
+        noise = np.reshape(sigma(), (-1, 1)) * random.standard_normal(mean.shape)
+        action = np.clip(mean + noise, -1.0, 1.0).astype(np.float32)
+        return action, (observation, action)
+
+    features = ArraySpec((num_features,), np.float32)
+    return Behaviour(choose, (actions.array, features), {"observation_tm1": features, "action_tm1": actions.array})

@@ -8,6 +8,7 @@ from impala.config import Config, ConfigError
 from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
 
 EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
+EXPLORATION = "exploration_epsilon"  # the column of what `make_ladder` returns
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
@@ -76,7 +77,7 @@ def make_ladder(config: Config):
     )  # fmt: skip
 
 
-def make_prioritise(config: Config) -> Callable | None:
+def make_prioritise(config: Config, network=None) -> Callable | None:
     """Returns what gives windows first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly."""
     from impala.losses import q_learning
 
@@ -104,11 +105,6 @@ def make_learner(config: Config, network, *, group=None):
     from impala.learning import learners
 
     learner = config.learner
-
-    def renew(result):
-        if result.num_updates % config.agent.target_period == 0:
-            network.renew()
-
     return learners.Learner(
         network,
         make_loss(config),
@@ -116,7 +112,7 @@ def make_learner(config: Config, network, *, group=None):
         forward=network.on_windows,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
-        after_update=[renew],
+        after_update=[shared.renewing(network, config.agent.target_period)],
         group=group,
     )
 
@@ -135,11 +131,4 @@ def make_loss(config: Config):
     )
 
 
-def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
-    """See `agents.actor_critic`."""
-    from impala.learning.optimizers import SCHEDULES
-
-    learner = config.learner
-    total = shared.schedule_end(config, total_frames)
-    learning_rate = SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total)
-    return lambda frames: dict(learning_rate=learning_rate(frames), epsilon=learner.epsilon)
+make_schedules = shared.make_schedules

@@ -1,5 +1,7 @@
 """What several agents have in common."""
 
+from collections.abc import Callable
+
 from impala import own
 from impala.config import Config, ConfigError
 from impala.types import EnvironmentSpec
@@ -40,3 +42,23 @@ def make_optimizer(config: Config, network):
 def schedule_end(config: Config, total_frames: int | None) -> int:
     """Returns the frame at which schedules end: `learner.learning_rate_frames`, else the total, given or configured."""
     return config.learner.learning_rate_frames or total_frames or config.total_frames
+
+
+def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
+    """Returns frames → learning rate and the optimizer's ε; see `agents.actor_critic`."""
+    from impala.learning.optimizers import SCHEDULES
+
+    learner = config.learner
+    total = schedule_end(config, total_frames)
+    learning_rate = SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total)
+    return lambda frames: dict(learning_rate=learning_rate(frames), epsilon=learner.epsilon)
+
+
+def renewing(network, period: int) -> Callable:
+    """Returns a job for after each update: renews the copy of a `networks.target.Pair` every `period` updates."""
+
+    def renew(result):
+        if result.num_updates % period == 0:
+            network.renew()
+
+    return renew

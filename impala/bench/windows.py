@@ -93,10 +93,11 @@ def _played(config: config_lib.Config):
         lambda window, is_first: (np.zeros((n, spec.actions.num_parameters), np.float32),), spec, n, seed=0,
         behaviour=agents.of(config).make_behaviour(config, spec, explore=lambda: 1.0),
     )  # fmt: skip
-    agent = agents.of(config)
+    agent, has_priorities = agents.of(config), config.has_use_for("replay.priority_exponent")
+    network = agent.make_network(config, spec) if has_priorities else None
     writer = windows.WindowWriter(
         spec, n, length=config.agent.n_step, origin=origin, sink=_Steps(steps),
-        prioritise=agent.make_prioritise(config),
+        prioritise=agent.make_prioritise(config, network) if has_priorities else None,
     )  # fmt: skip
     actor = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_NUM_STEPS, origin=origin)
     for _ in actor.steps(0):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import re
 import stat
 import typing
@@ -201,7 +202,10 @@ def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), p
         models = [each for each in kinds if issubclass(each, pydantic.BaseModel)]
         if models:
             chosen = [m for m in models if not agents or len(models) == 1 or m.model_fields["name"].default in agents]
-            yield from {row[0]: row for m in chosen for row in _documented(m, prefix=f"{key}.")}.values()
+            rows = {}
+            for row in itertools.chain(*(_documented(m, prefix=f"{key}.") for m in chosen)):
+                rows.setdefault(row[0], row)
+            yield from rows.values()
             continue
         choices = " | ".join(_choices(field))
         default = "…" if field.is_required() else _as_yaml(field.default)

@@ -84,7 +84,10 @@ class Config(Model):
             expected = " or ".join(agents)
             raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
         own = {"agent": {}} | DEFAULTS_OF[program]
-        own["agent"] = {"name": agents[0]} | own["agent"]
+        if not isinstance(agent, dict) or agent.get("name", agents[0]) == agents[0]:
+            own["agent"] = {"name": agents[0]} | own["agent"]
+        else:  # another agent has its own defaults
+            own["agent"] = {}
         sections = {name: data.get(name, {}) for name in own}
         if not all(isinstance(section, dict) for section in sections.values()):
             return build(data)

@@ -199,6 +199,18 @@ class QLearningConfig(Model):
     evaluation_epsilon: Fraction = 0.001  # of evaluations; the paper's is 0.05
 
 
+class DpgConfig(Model):
+    """A deterministic policy and the value of its actions: agents/dpg.py. The defaults are those of Ape-X DPG."""
+
+    name: Literal["dpg"] = "dpg"  # or package.module:name
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 5  # rewards before the bootstrap
+    target_period: Count = 100  # updates between copies into the target networks
+    noise: NonNegative = 0.3  # σ of what is added to an action in training; actions lie in [−1, 1]
+    action_gradient_clip: Positive = 1.0  # of each element of ∂Q/∂a
+    policy_sizes: Sizes = (300, 200)  # hidden layers
+    value_sizes: Annotated[Sizes, Field(min_length=1)] = (400, 300)  # hidden layers; the action enters after the first
+
+
 class OwnAgentConfig(pydantic.BaseModel):
     """An agent of the user's own: `agents/__init__.py` says what it has. Any further keys are its settings."""
 
@@ -214,6 +226,7 @@ def _kind_of_agent(value: Any) -> str:
 AgentConfig = Annotated[
     Annotated[ActorCriticConfig, Tag("actor_critic")]
     | Annotated[QLearningConfig, Tag("q_learning")]
+    | Annotated[DpgConfig, Tag("dpg")]
     | Annotated[OwnAgentConfig, Tag("own")],
     Discriminator(_kind_of_agent),
 ]

@@ -10,7 +10,7 @@ import pydantic
 
 AGENTS = {
     "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
-    "apex": ("q_learning",),
+    "apex": ("q_learning", "dpg"),
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
@@ -47,6 +47,7 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "record_chunks": ("impala", "seed"),
 }
 _SHARED_BY_AGENTS = ("loss.discount", "loss.reward_clipping", "loss.reduction")  # the others are actor_critic's
+_NOT_OF_AGENTS = {"q_learning": ("loss.",), "dpg": ("loss.", "network.")}  # but for the shared ones
 
 
 class Leaf(NamedTuple):
@@ -76,4 +77,4 @@ def is_of_program(key: str, program: str) -> bool:
 
 def is_of_agent(key: str, agent: str) -> bool:
     """Returns whether an agent uses a key; one of the user's own may use all of them."""
-    return agent != "q_learning" or not key.startswith("loss.") or key in _SHARED_BY_AGENTS
+    return key in _SHARED_BY_AGENTS or not key.startswith(_NOT_OF_AGENTS.get(agent, ()))

@@ -99,7 +99,7 @@ class Dashboard:
         returns = f"return {_number(row['return_mean'])} ({row['episodes']} episodes)"
         if _has_values(row):
             says = (
-                f"evaluation {_number(row['evaluation_mean'])}  {returns}  ε {_number(row['exploration_epsilon'], 3)}  "
+                f"evaluation {_number(row['evaluation_mean'])}  {returns}  {' '.join(_exploration(row))}  "
                 f"samples/insert {_number(row.get('samples_per_insert'), 2)}"
             )
         else:
@@ -171,7 +171,14 @@ def _members(rows: list[dict[str, Any]]) -> Table:
 
 def _has_values(row: dict[str, Any]) -> bool:
     """Returns whether the agent learns action values from replay, rather than a policy from what it has just played."""
-    return row.get("exploration_epsilon") is not None
+    return any(row.get(f"exploration_{name}") is not None for name in ("epsilon", "noise"))
+
+
+def _exploration(row: dict[str, Any]) -> tuple[str, str]:
+    """Returns the sign of what an agent explores by, and how much of it."""
+    if row.get("exploration_noise") is not None:
+        return "σ", _number(row["exploration_noise"], 3)
+    return "ε", _number(row["exploration_epsilon"], 3)
 
 
 def _columns(row: dict[str, Any]):
@@ -194,7 +201,7 @@ def _columns(row: dict[str, Any]):
         of_loss = [
             ("|TD error|", _number(row["td_error"], 4)),
             ("value", _number(row["value"], 3)),
-            ("ε", _number(row["exploration_epsilon"], 3)),
+            _exploration(row),
             ("gradient norm", _number(row["grad_norm"], 1)),
             ("samples per insert", _number(row.get("samples_per_insert"), 2)),
         ]

@@ -23,8 +23,8 @@ LOSS_COLUMNS = (
     "explained_variance", "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )
 Q_COLUMNS = (
-    "td_error", "exploration_epsilon", "replay_size", "samples_per_insert", "evaluation_mean", "priority_p50",
-    "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
+    "td_error", "exploration_epsilon", "exploration_noise", "replay_size", "samples_per_insert", "evaluation_mean",
+    "priority_p50", "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
 )  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")

@@ -94,12 +94,12 @@ class WithTarget(Pair):
         k, is_start = self._num_stacked, tf.zeros_like(is_first[:1])
         first = self._online(observation[:k], is_start)
         num_valid = tf.reduce_sum(tf.math.cumprod(1 - tf.cast(is_first[1:], tf.int32), axis=0), axis=0)
-        last = _stack_at(observation, num_valid, k)
+        last = stack_at(observation, num_valid, k)
         q_t, target_q_t = (network(last, is_start).q[0] for network in (self._online, self._target))
         return Windows(first.q[0], q_t, target_q_t, num_valid, first.hidden)
 
 
-def _stack_at(observation: tf.Tensor, time: tf.Tensor, num_stacked: int) -> tf.Tensor:
+def stack_at(observation: tf.Tensor, time: tf.Tensor, num_stacked: int) -> tf.Tensor:
     """Returns the k frames [k, B, …] that are seen at a time [B] of each window [T+k, B, …]."""
     if observation.shape[0] == num_stacked + 1:  # T = 1
         return observation[1:]

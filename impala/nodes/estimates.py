@@ -98,6 +98,9 @@ def most_unusual(config: Config, keys: tuple[str, ...]) -> str:
 def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
     """Yields the network's layers, from torso to heads."""
     network, shape = config.network, spec.observation.shape
+    if config.agent.name == "dpg":
+        yield from _deterministic(config, math.prod(shape), spec.actions.num_dimensions)
+        return
     if network.torso == "mlp" or own.is_own(network.torso):  # of one's own nothing is known: as a layer of 256 units
         features = math.prod(shape) * spec.num_stacked
         sizes = network.hidden_sizes if network.torso == "mlp" else (256,)
@@ -123,6 +126,15 @@ def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
         yield Layer(4 * units * (features + num_fed + 1 + units + 1), 6 * units)
         features = units
     yield Layer((features + 1) * (num_actions + 1), num_actions + 1)
+
+
+def _deterministic(config: Config, num_features: int, num_dimensions: int) -> Iterator[Layer]:
+    """The layers of a policy and of a value, whose second layer takes the action, too."""
+    for sizes, num_actions in ((config.agent.policy_sizes, 0), (config.agent.value_sizes, num_dimensions)):
+        features = num_features
+        for index, units in enumerate((*sizes, 1 if num_actions else num_dimensions)):
+            yield Layer((features + 1 + num_actions * (index == 1)) * units, units)
+            features = units
 
 
 def _residual(shape, inputs: int) -> Iterator[Layer]:

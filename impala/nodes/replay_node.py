@@ -37,8 +37,9 @@ class ReplayNode(WithLearner):
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         learning.counts.append(lambda: dict(inserted_windows=self._num_inserted))
-        mean_epsilon = float(agents.of(config).make_ladder(config).mean())
-        learning.columns.append(lambda: dict(exploration_epsilon=mean_epsilon))
+        agent = agents.of(config)
+        explores = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
+        learning.columns.append(lambda: explores)
         learning.jobs += [Periodically(_LOOK_SECONDS, self._look), Periodically(0.0, self._count_frames)]
 
     def _make_source(self, place, table):

