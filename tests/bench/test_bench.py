@@ -62,7 +62,7 @@ def test_central_inference_alone(alone, program):
 
 
 def test_bytes_per_frame_by_hand():
-    """Pong's frames are 7,056 bytes; four of them an agent step, T = 20 and k = 4, 32 environments an actor."""
+    """Pong's frames are 7,056 bytes; four of them an agent step, T = 10 and k = 4, 32 environments an actor."""
     spec = EnvironmentSpec("pong", ArraySpec((84, 84), np.uint8), Discrete(6), num_stacked=4, frames_per_step=4)
     impala, seed, ga3c, dqn = (
         traffic.bytes_per_frame(config_lib.load(f"configs/{name}.yaml"), spec, 1000)
@@ -72,8 +72,8 @@ def test_bytes_per_frame_by_hand():
     assert dqn["steps"] == (7056 + 1 + 4 + 4 + 4 + 8 + 6 * 8) / 4 and dqn["windows"] == pytest.approx(8 * 5 * 7056 / 4, rel=0.01)
     assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 8) / 4}
     assert ga3c["observations"] == (4 * 7056 + 1) / 4 and ga3c["answers"] == (24 + 4 + 8) / 4
-    assert impala["weights"] == 4000 / (20 * 32) / 4
-    assert impala["chunks"] == pytest.approx(2 * 24 * 7056 / 20 / 4, rel=0.01)
+    assert impala["weights"] == 4000 / (10 * 32) / 4
+    assert impala["chunks"] == pytest.approx(2 * 14 * 7056 / 10 / 4, rel=0.01)
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
 
