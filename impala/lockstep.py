@@ -167,13 +167,13 @@ class ReplayLockstep:
             priority_exponent=config.replay.priority_exponent if is_prioritised else 0.0,
         )  # fmt: skip
         seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
+        behaviour = agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames))
         policy = policies.make(
-            policies.network_outputs(self.network), self.spec, n, seed=seed,
-            behaviour=agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames)),
+            policies.network_outputs(self.network), self.spec, n, seed=seed, behaviour=behaviour
         )  # fmt: skip
         writer = WindowWriter(
             self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count,
-            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
+            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None, kept=behaviour.kept,
         )  # fmt: skip
         actor = actors.Actor(
             self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=1, origin=origin

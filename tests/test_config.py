@@ -86,7 +86,7 @@ def load_text(tmp_path):
         ("seed", None, "seed: got None; input should be a valid integer"),
         ("environment.name", None, "environment.name: got None; expected a name, or a list of names"),
         # names
-        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, nor package.module:name of your own; did you mean vtrace?"),
+        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, nor package.module:name of your own; did you mean vtrace?"),
         ("network.torso", "reznet",
          "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
@@ -463,12 +463,16 @@ def literal(*path):
 
 def test_literals_are_the_names_on_the_shelves():
     from impala import corrections, losses
+    from impala.config import sections
     from impala.environments import atari
     from impala.learning import optimizers
     from impala.losses import actor_critic
     from impala.replay import tables
 
-    assert list(literal("loss", "correction")) == [*corrections.SCHEMES, *losses.POLICY_TERMS]
+    v_based, q_based = sections.CORRECTIONS_OF["actor_critic"], sections.CORRECTIONS_OF["q_learning"]
+    assert list(v_based) == [*corrections.SCHEMES, *losses.POLICY_TERMS]
+    assert {*q_based} - {"n_step", "is"} == {*corrections.Q_SCHEMES} - {"importance_sampling", "acer"}
+    assert literal("loss", "correction") == (*v_based, *q_based)
     assert literal("loss", "entropy_cost_schedule") == literal("learner", "learning_rate_schedule")
     assert set(literal("loss", "reward_clipping")) == set(actor_critic.REWARD_CLIPPING)
     assert set(literal("replay", "queue_kind")) == set(tables.FRESH)
@@ -646,7 +650,8 @@ def test_a_resolved_configuration_has_the_sections_of_its_program_and_agent_and_
     assert ("inference" in data) == (program in ("seed", "ga3c")) and ("ga3c" in data) == (program == "ga3c")
     assert ("population" in data) == (program == "impala") and ("min_size" in data["replay"]) == (program in ("dqn", "apex"))
     is_q_learning = program in ("dqn", "apex")
-    assert ("correction" in data["loss"]) == (not is_q_learning) and ("double" in data["agent"]) == is_q_learning
+    assert (data["loss"]["correction"] == "n_step") == ("double" in data["agent"]) == is_q_learning
+    assert ("clip_rho" in data["loss"]) == (not is_q_learning)
 
 
 def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_them():
@@ -674,7 +679,7 @@ def test_keys_of_other_programs_and_agents_are_refused(data, expected):
     ({"agent.doubel": True}, "agent.doubel: unknown key; did you mean agent.double?"),
     ({"agent.epsilon_end": 1.5}, "agent.epsilon_end: got 1.5; input should be less than or equal to 1"),
     ({"agent.n_step": 0}, "agent.n_step: got 0; input should be greater than or equal to 1"),
-    ({"loss.correction": "vtrace"}, "loss.correction=vtrace: not with agent.name=q_learning; expected no such key"),
+    ({"loss.correction": "vtrace"}, "loss.correction=vtrace: not with agent.name=q_learning; expected n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is"),
     ({"loss.entropy_cost": 0.1}, "loss.entropy_cost=0.1: not with agent.name=q_learning; expected no such key"),
     ({"learner.unroll_length": 5}, "learner.unroll_length=5: not with program=dqn; expected 20"),
     ({"learner.num_learners": 2}, "learner.num_learners=2: program=dqn has one learner; expected 1"),

@@ -294,7 +294,7 @@ MOST_LINES = 60  # of a function, its docstring not counted
 MOST_ARGUMENTS, EQUATIONS = 7, {"corrections", "losses"}
 WIDE = {
     "networks.make": 11, "replay.datasets.Feeder.__init__": 9, "nodes.parts.make_actor": 9, "programs.placements.seed": 9,
-    "learning.learners.Learner.__init__": 9, "lab.offline.compare": 8,
+    "learning.learners.Learner.__init__": 9, "lab.offline.compare": 8, "acting.windows.WindowWriter.__init__": 8,
 }  # fmt: skip
 PATH_LINES = 1_900  # of code, from environment to weights
 

@@ -20,25 +20,36 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
     return base ** (1.0 + exponent * np.arange(num_actors) / max(1, num_actors - 1))
 
 
+_LEAST = 1e-6  # of a probability whose logarithm is kept
+
+
 def epsilon_greedy(
-    actions: Discrete, epsilon: Callable[[], float | np.ndarray], *, keeps_values: bool = False
+    actions: Discrete, epsilon: Callable[[], float | np.ndarray], *, keeps_values: bool = False,
+    keeps_policy: bool = False,
 ) -> Behaviour:  # fmt: skip
     """Takes the action with the highest value, or with probability ε a uniformly random one.
 
     Args:
       epsilon: returns ε, in [0, 1], or one for each environment, [N]; called at every decision.
-      keeps_values: keep the value of the action taken, and that of the best; otherwise nothing.
+      keeps_values: keep the value of the action taken, and that of the best.
+      keeps_policy: keep the logarithm of every action's probability.
     """
+    num_actions, of_actions = actions.num_actions, ArraySpec((actions.num_actions,), np.float32)
 
     def choose(numbers, random):
         (q,) = numbers
-        best = np.argmax(q, axis=-1).astype(np.int32)
-        is_random = random.random(len(best)) < epsilon()
-        action = np.where(is_random, random.integers(actions.num_actions, size=len(best), dtype=np.int32), best)
-        return action, tuple(q[np.arange(len(q)), each] for each in ((action, best) if keeps_values else ()))
+        best, now = np.argmax(q, axis=-1).astype(np.int32), epsilon()
+        is_random = random.random(len(best)) < now
+        action = np.where(is_random, random.integers(num_actions, size=len(best), dtype=np.int32), best)
+        kept = [q[np.arange(len(q)), each] for each in ((action, best) if keeps_values else ())]
+        if keeps_policy:
+            share = np.reshape(now, (-1, 1)) / num_actions
+            probability = share + (1.0 - num_actions * share) * np.eye(num_actions)[best]
+            kept.append(np.log(np.maximum(probability, _LEAST)).astype(np.float32))
+        return action, tuple(kept)
 
     kept = dict.fromkeys(("q_taken_tm1", "q_best_tm1") if keeps_values else (), ArraySpec((), np.float32))
-    return Behaviour(choose, (ArraySpec((actions.num_actions,), np.float32),), kept)
+    return Behaviour(choose, (of_actions,), kept | ({"logits_tm1": of_actions} if keeps_policy else {}))
 
 
 def gaussian(actions: Continuous, num_features: int, sigma: Callable[[], float | np.ndarray]) -> Behaviour:

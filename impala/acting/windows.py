@@ -7,13 +7,14 @@ are the older planes of its first state's stack. Planes of an earlier episode ar
 
 import collections
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from impala.acting.policies import Decision
 from impala.timing import TimeAccount
-from impala.types import EnvironmentSpec, Origin, Step
+from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, Step
 
 
 class Played(NamedTuple):
@@ -48,14 +49,20 @@ class WindowWriter:
       origin: of the first environment.
       on_steps: takes the number of transitions of each step; across a reset there is none to count.
       prioritise: if given, a window waits for the decision in its last state, and gets this priority; otherwise 1.
+      kept: names of what is kept of a decision; what is a field of `Chunk` becomes a column of the steps.
     """
 
     def __init__(
         self, spec: EnvironmentSpec, num_environments: int, *, length: int, origin: Origin, sink: Sink,
         on_steps: Callable[[int], None] = lambda count: None, prioritise: Prioritise | None = None,
+        kept: Mapping[str, ArraySpec] = MappingProxyType({}),
     ):  # fmt: skip
         self._n, self._length, self._sink, self._on_steps = num_environments, length, sink, on_steps
         self._prioritise = prioritise
+        self._columns = {name: index for index, name in enumerate(kept) if name in Chunk._fields}
+        self._nothing_kept = {
+            name: np.zeros((num_environments, *kept[name].shape), kept[name].dtype) for name in self._columns
+        }
         self._origins = [
             np.array(origin._replace(environment=origin.environment + i), np.int64) for i in range(num_environments)
         ]
@@ -71,8 +78,9 @@ class WindowWriter:
         nothing = np.zeros(self._n, np.float32)
         is_later = np.zeros(self._n, bool)
         for older in window[:-1]:
-            self._write(step._replace(observation=older, reward=nothing, is_first=is_later), self._no_action)
-        self._write(step._replace(reward=nothing), self._no_action)
+            older_step = step._replace(observation=older, reward=nothing, is_first=is_later)
+            self._write(older_step, self._no_action, self._nothing_kept)
+        self._write(step._replace(reward=nothing), self._no_action, self._nothing_kept)
         self._states.append(step.is_first)
 
     def append(self, decision: Decision, step: Step) -> None:
@@ -80,7 +88,7 @@ class WindowWriter:
         if self._prioritise:  # the decision is the one in the last state of windows that ended with the last step
             self._kept.append(decision.kept)
             self._end_windows()
-        self._write(step, decision.action)
+        self._write(step, decision.action, {name: decision.kept[index] for name, index in self._columns.items()})
         self._states.append(step.is_first)
         self._steps.append((step.reward, step.discount))
         if not self._prioritise:
@@ -97,14 +105,15 @@ class WindowWriter:
             priority = self._prioritise(Played(np.stack(rewards), np.stack(discounts), np.stack(self._states), kept))
         self._sink.end_windows(~self._states[1], priority)
 
-    def _write(self, step: Step, action: np.ndarray) -> None:
+    def _write(self, step: Step, action: np.ndarray, kept: Mapping[str, np.ndarray]) -> None:
         version = np.int64(self._version)
         columns = (step.observation, step.is_first, action, step.reward, step.discount)
         if not _are_finite(step.reward, step.observation):
             raise ValueError(f"a step of {Origin(*self._origins[0])} or a neighbour holds a value that is not finite")
         self._sink.write([
             dict(observation=o, is_first=f, a_tm1=a, r_t=r, discount_t=d, weights_version=version, origin=origin)
-            for o, f, a, r, d, origin in zip(*columns, self._origins)
+            | {name: array[i] for name, array in kept.items()}
+            for i, (o, f, a, r, d, origin) in enumerate(zip(*columns, self._origins))
         ])  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 import functools
 from collections.abc import Callable
 
+import numpy as np
+
 from impala.agents import shared
-from impala.config import Config, ConfigError
-from impala.types import Chunk, Discrete, EnvironmentSpec, chunk_spec
+from impala.config import Config, ConfigError, LossConfig
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, chunk_spec
 
 EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
 EXPLORATION = "exploration_epsilon"  # the column of what `make_ladder` returns
@@ -52,8 +54,9 @@ def make_behaviour(
 
     epsilon = 0.0 if greedy else config.agent.evaluation_epsilon
     return exploration.epsilon_greedy(
-        spec.actions, explore or (lambda: epsilon), keeps_values=config.has_use_for("replay.priority_exponent")
-    )
+        spec.actions, explore or (lambda: epsilon), keeps_values=config.has_use_for("replay.priority_exponent"),
+        keeps_policy=_is_corrected(config),
+    )  # fmt: skip
 
 
 def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
@@ -78,7 +81,10 @@ def make_ladder(config: Config):
 
 
 def make_prioritise(config: Config, network=None) -> Callable | None:
-    """Returns what gives windows first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly."""
+    """Returns what gives windows first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly.
+
+    They are errors of n-step returns, whatever the correction.
+    """
     from impala.losses import q_learning
 
     loss, replay = config.loss, config.replay
@@ -87,7 +93,7 @@ def make_prioritise(config: Config, network=None) -> Callable | None:
 
     def prioritise(window):
         return q_learning.first_priorities(
-            window.r_t, window.discount_t, window.is_first, *window.kept, discount=loss.discount,
+            window.r_t, window.discount_t, window.is_first, *window.kept[:2], discount=loss.discount,
             reward_clipping=loss.reward_clipping,
         )  # fmt: skip
 
@@ -95,8 +101,9 @@ def make_prioritise(config: Config, network=None) -> Callable | None:
 
 
 def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
-    """Returns the `Chunk` of a window of `agent.n_step` transitions; nothing is kept of the decisions."""
-    chunk = chunk_spec(spec, config.agent.n_step, kept={}, version_per_step=version_per_step)
+    """Returns the `Chunk` of a window of `agent.n_step` transitions; a correction also needs the policy that acted."""
+    kept = {"logits_tm1": ArraySpec((spec.actions.num_actions,), np.float32)} if _is_corrected(config) else {}
+    chunk = chunk_spec(spec, config.agent.n_step, kept=kept, version_per_step=version_per_step)
     return chunk._replace(previous_action=(), previous_reward=())
 
 
@@ -109,7 +116,7 @@ def make_learner(config: Config, network, *, group=None):
         network,
         make_loss(config),
         shared.make_optimizer(config, network),
-        forward=network.on_windows,
+        forward=network.on_sequences if _is_corrected(config) else network.on_windows,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
         after_update=[shared.renewing(network, config.agent.target_period)],
@@ -125,10 +132,26 @@ def make_loss(config: Config):
     errors = {
         "huber": functools.partial(q_learning.huber, threshold=agent.huber_threshold), "squared": q_learning.squared,
     }  # fmt: skip
-    return q_learning.q_learning(
+    settings = dict(
         error=errors[agent.error], double=agent.double, discount=loss.discount, reward_clipping=loss.reward_clipping,
         reduction=loss.reduction,
-    )
+    )  # fmt: skip
+    if not _is_corrected(config):
+        return q_learning.q_learning(**settings)
+    return q_learning.corrected(make_correction(loss), policy_epsilon=agent.policy_epsilon, **settings)
+
+
+def make_correction(loss: LossConfig) -> Callable:
+    """Returns the configured Q-based scheme with its parameters."""
+    from impala import corrections
+
+    if loss.correction == "is":
+        return corrections.importance_sampling
+    return functools.partial(corrections.Q_SCHEMES[loss.correction], lambda_=loss.lambda_)
+
+
+def _is_corrected(config: Config) -> bool:
+    return config.loss.correction != "n_step"
 
 
 make_schedules = shared.make_schedules

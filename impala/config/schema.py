@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from impala import own
 from impala.config import uses
 from impala.config.sections import (
+    CORRECTIONS_OF,
     ActorConfig,
     ActorCriticConfig,
     AgentConfig,
@@ -37,10 +38,11 @@ DEFAULTS_OF = {  # by program
     "impala": {},
     "seed": {},
     "ga3c": {"loss": {"correction": "epsilon_add"}},
-    "dqn": {"replay": {"size": 1_000_000}},
+    "dqn": {"replay": {"size": 1_000_000}, "loss": {"correction": "n_step"}},
     "apex": {
         "agent": {"double": True, "dueling": True, "n_step": 3, "error": "squared"},
         "replay": {"size": 2_000_000, "samples_per_insert": None},
+        "loss": {"correction": "n_step"},
     },
 }
 
@@ -154,6 +156,12 @@ class Config(Model):
             if is_other and not uses.is_of_program(leaf.key, self.program):
                 raise ValueError(f"{leaf.key}={leaf.value}: not with program={self.program}; expected {expected}")
             agent = self.agent.name
+            words = CORRECTIONS_OF.get(agent, (leaf.value,))
+            is_own = agent == "actor_critic" and own.is_own(str(leaf.value))
+            if leaf.key == "loss.correction" and leaf.value not in words and not is_own:
+                raise ValueError(
+                    f"loss.correction={leaf.value}: not with agent.name={agent}; expected {', '.join(words)}"
+                )
             if (is_other or leaf.is_set) and not uses.is_of_agent(leaf.key, agent):
                 raise ValueError(f"{leaf.key}={leaf.value}: not with agent.name={agent}; expected no such key")
 

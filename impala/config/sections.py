@@ -12,6 +12,7 @@ from impala.config.errors import nearest
 _LEAST, _MOST = 1e-30, 1e30  # tensors compute in float32, which knows nothing between 0 and 1e-38 and nothing past 3e38
 
 Torso = Literal["mlp", "minatar", "shallow", "nature", "resnet"]
+QCorrection = Literal["n_step", "retrace", "tree_backup", "q_lambda", "peng_q_lambda", "is"]  # corrections.Q_SCHEMES
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
     "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
@@ -63,7 +64,12 @@ LearningRate = Annotated[Float32, Field(gt=0, le=100)]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Python waits no longer than three times that
 Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
-CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Correction)))]
+CORRECTIONS_OF = {  # by agent
+    "actor_critic": typing.get_args(Correction), "q_learning": typing.get_args(QCorrection), "dpg": ("n_step",),
+}  # fmt: skip
+CorrectionOrOwn = Annotated[
+    str, AfterValidator(_WordOrOwn((*typing.get_args(Correction), *typing.get_args(QCorrection))))
+]
 Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[Float32, Field(ge=0, le=1)]
 Ratio = Annotated[Float32, Field(gt=0, le=10_000)]
@@ -188,6 +194,7 @@ class QLearningConfig(Model):
     double: bool = False  # the online network chooses the action that the target network values
     dueling: bool = False  # a stream for the value and one for advantages
     n_step: Annotated[int, Field(ge=1, le=1000)] = 1  # rewards before the bootstrap
+    policy_epsilon: Fraction = 0.0  # of the policy whose values a correction other than n_step learns; 0 is greedy
     error: Literal["huber", "squared"] = "huber"  # of the TD error; Huber's gradient is the clipped error of the paper
     huber_threshold: Annotated[Float32, Field(gt=0, le=1e6)] = 1.0
     target_period: Count = 2500  # updates between copies into the target network
@@ -235,7 +242,7 @@ AgentConfig = Annotated[
 class LossConfig(Model):
     """A scheme uses some of these parameters; its file says which, and what they mean."""
 
-    correction: CorrectionOrOwn = "vtrace"  # with program: ga3c epsilon_add
+    correction: CorrectionOrOwn = "vtrace"  # with program: ga3c epsilon_add; n_step and what follows: of action values
     clip_rho: Clip = 1.0  # ρ̄
     clip_c: Clip = 1.0  # c̄
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient

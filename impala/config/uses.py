@@ -46,8 +46,9 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "learner.max_lag": ("impala", "seed"),
     "record_chunks": ("impala", "seed"),
 }
-_SHARED_BY_AGENTS = ("loss.discount", "loss.reward_clipping", "loss.reduction")  # the others are actor_critic's
-_NOT_OF_AGENTS = {"q_learning": ("loss.",), "dpg": ("loss.", "network.")}  # but for the shared ones
+_SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
+_NOT_OF_AGENTS = {"q_learning": ("loss.",), "dpg": ("loss.", "network.")}  # but for the shared ones, and `_ALSO_OF`
+_ALSO_OF = {"q_learning": ("loss.lambda",)}
 
 
 class Leaf(NamedTuple):
@@ -77,4 +78,4 @@ def is_of_program(key: str, program: str) -> bool:
 
 def is_of_agent(key: str, agent: str) -> bool:
     """Returns whether an agent uses a key; one of the user's own may use all of them."""
-    return key in _SHARED_BY_AGENTS or not key.startswith(_NOT_OF_AGENTS.get(agent, ()))
+    return key in (*_SHARED_BY_AGENTS, *_ALSO_OF.get(agent, ())) or not key.startswith(_NOT_OF_AGENTS.get(agent, ()))

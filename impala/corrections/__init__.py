@@ -22,6 +22,7 @@ from impala.corrections.importance_sampling import importance_sampling
 from impala.corrections.leaky_vtrace import leaky_vtrace
 from impala.corrections.none import none
 from impala.corrections.one_step_is import one_step_is
+from impala.corrections.peng_q_lambda import peng_q_lambda
 from impala.corrections.per_decision_is import per_decision_is
 from impala.corrections.q_lambda import q_lambda
 from impala.corrections.q_targets import QTargets
@@ -39,7 +40,7 @@ _V_BASED = (
     none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is,
     td_lambda, upgo,
 )  # fmt: skip
-_Q_BASED = (importance_sampling, q_lambda, tree_backup, retrace, acer)
+_Q_BASED = (importance_sampling, q_lambda, peng_q_lambda, tree_backup, retrace, acer)
 
 SCHEMES = {scheme.__name__: scheme for scheme in _V_BASED}
 Q_SCHEMES = {scheme.__name__: scheme for scheme in _Q_BASED}

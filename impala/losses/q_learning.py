@@ -5,6 +5,9 @@
 Q⁻ is the target network. b is its best action (Mnih et al. 2015, doi:10.1038/nature14236), or with `double` the online
 network's (van Hasselt et al. 2016, arXiv:1509.06461). A termination ends the sum; where an episode is cut off before n
 steps, the last of its states bootstraps. No gradient flows into y.
+
+`corrected` takes y from a Q-based correction instead, over all states of a window: n steps that were chosen by another
+policy than the one whose values are learned.
 """
 
 from collections.abc import Callable
@@ -14,6 +17,7 @@ import tensorflow as tf
 
 from impala.losses.rewards import REWARD_CLIPPING
 
+_LEAST_PROBABILITY = 1e-6  # so that logarithms and ratios stay finite
 LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
 
 
@@ -50,13 +54,59 @@ def q_learning(
       which a group of learners needs, and a column `priority` [B].
     """
 
-    def loss(outputs, batch):
+    def target_of(outputs, batch):
         best = tf.argmax(outputs.q_t if double else outputs.target_q_t, axis=-1, output_type=tf.int32)
         bootstrap = tf.gather(outputs.target_q_t, best, batch_dims=1)
         rewards, discounts = n_step(
             REWARD_CLIPPING[reward_clipping](batch.r_t), discount * batch.discount_t, outputs.num_valid
         )
-        target = tf.stop_gradient(rewards + discounts * bootstrap)
+        return rewards + discounts * bootstrap
+
+    return _regression(target_of, error, reduction)
+
+
+def corrected(
+    correction: Callable, *, error: Callable[[tf.Tensor], tf.Tensor] = huber, double: bool = False,
+    policy_epsilon: float = 0.0, discount: float = 0.99, reward_clipping: str = "abs_one", reduction: str = "sum",
+) -> Callable:  # fmt: skip
+    """Makes the loss whose y is the target of a Q-based correction for the first state of each window.
+
+    π is ε-greedy in the values of the target network or, with `double`, of the online one; μ is the policy that acted.
+
+    Args:
+      correction: one of `corrections.Q_SCHEMES`, with its parameters.
+      policy_epsilon: ε of π; with 0 it is greedy, and Retrace, tree-backup and Watkins' Q(λ) are the same.
+      error, double, discount, reward_clipping, reduction: as in `q_learning`.
+
+    Returns:
+      (outputs, batch) → (loss, metrics): outputs are `networks.q_values.Sequences`; the rest as in `q_learning`. The
+      batch's `logits_tm1` [T, B, A] are logarithms of μ's probabilities.
+    """
+
+    def target_of(outputs, batch):
+        log_pi = log_epsilon_greedy(outputs.q if double else outputs.target_q, policy_epsilon)
+        return correction(
+            q_tm1=outputs.target_q[:-1], q_t=outputs.target_q[1:], a_tm1=batch.a_tm1,
+            r_t=REWARD_CLIPPING[reward_clipping](batch.r_t), discount_t=discount * batch.discount_t,
+            log_pi_tm1=log_pi[:-1], log_pi_t=log_pi[1:], log_mu_tm1=tf.math.log_softmax(batch.logits_tm1),
+            mask_t=1.0 - tf.cast(batch.is_first[1:], tf.float32),
+        ).target_tm1[0]  # fmt: skip
+
+    return _regression(target_of, error, reduction)
+
+
+def log_epsilon_greedy(q: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Returns log-probabilities [..., A] of the ε-greedy policy in q; no probability is below 1e-6."""
+    num_actions = q.shape[-1]
+    best = tf.one_hot(tf.argmax(q, axis=-1), num_actions)
+    return tf.math.log(tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, _LEAST_PROBABILITY))
+
+
+def _regression(target_of: Callable, error: Callable, reduction: str) -> Callable:
+    """Makes the loss of Q(x_0, a_0) against `target_of` (outputs, batch) → [B]."""
+
+    def loss(outputs, batch):
+        target = tf.stop_gradient(target_of(outputs, batch))
         q_taken = tf.gather(outputs.q_tm1, batch.a_tm1[0], batch_dims=1)
         td_error = target - q_taken
         reduce = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction]

@@ -60,8 +60,8 @@ def budget_mb() -> float:
 
 def step_bytes(window: Chunk) -> int:
     """Returns the size of a step of overlapping windows, of which each step is written once."""
-    columns = (window.observation, window.is_first, window.a_tm1, window.r_t, window.discount_t)
-    of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns)
+    columns = (window.observation, window.is_first, window.a_tm1, window.r_t, window.discount_t, window.logits_tm1)
+    of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns if field)
     return of_step + num_bytes(Chunk(*[()] * 8, window.weights_version, window.origin))
 
 

@@ -55,13 +55,11 @@ class SoloNode(WithLearner):
             table, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
             should_stop=self._should_stop,
         )  # fmt: skip
-        policy = policies.make(
-            self._outputs, self._spec, n, seed=seed,
-            behaviour=agent.make_behaviour(config, self._spec, explore=self._epsilon),
-        )  # fmt: skip
+        behaviour = agent.make_behaviour(config, self._spec, explore=self._epsilon)
+        policy = policies.make(self._outputs, self._spec, n, seed=seed, behaviour=behaviour)
         writer = windows.WindowWriter(
             self._spec, n, length=config.agent.n_step, origin=origin, sink=sink,
-            on_steps=learning.head.monitor.add_steps,
+            on_steps=learning.head.monitor.add_steps, kept=behaviour.kept,
         )  # fmt: skip
         environment = make_environment(config, n, config.actor.num_lane_threads)
         self._sinks.append(sink)

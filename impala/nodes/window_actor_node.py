@@ -32,15 +32,13 @@ class WindowActorNode(ActorNode):
                 client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
                 should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
             ))  # fmt: skip
+            behaviour = agent.make_behaviour(config, spec, explore=lambda rungs=rungs: rungs)
             lanes.append(actors.Actor(
                 make_environment(config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames),
-                policies.make(
-                    outputs, spec, n, seed=seed,
-                    behaviour=agent.make_behaviour(config, spec, explore=lambda rungs=rungs: rungs),
-                ),
+                policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),
                 windows.WindowWriter(
                     spec, n, length=config.agent.n_step, origin=origin, sink=sinks[-1],
-                    prioritise=agent.make_prioritise(config, self._network),
+                    prioritise=agent.make_prioritise(config, self._network), kept=behaviour.kept,
                 ),
                 self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 unroll_length=length, origin=origin,

@@ -10,7 +10,8 @@ Every environment of all actors explores with its own constant ε, a rung of one
 the network; the action values with which they act also give the first priority of what they play, so that nothing is
 computed twice. The learner draws what surprised it, weighs it by how much too often it is drawn, and tells the table
 how surprising it was now, from a thread of its own. The agent is `agents.q_learning`, by default double and dueling
-with three-step returns, or `agents.dpg`, which explores by noise. `replay.samples_per_insert` binds actors and learner to each other; by default nobody waits.
+with three-step returns, or `agents.dpg`, which explores by noise. `replay.samples_per_insert` binds actors and learner
+to each other; by default nobody waits.
 
 Differences from the paper: an actor steps many environments at once, in lanes that take turns; each has a rung; a full
 table drops its oldest window at once, where the paper's grows past its limit and is trimmed every 100 updates; windows

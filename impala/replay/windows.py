@@ -18,10 +18,13 @@ def window_spec(chunk: Chunk) -> Chunk:
     return chunk._replace(is_first=ArraySpec(chunk.observation.shape[:1], np.bool_))
 
 
+_TIMED = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
+
+
 def lengths(chunk: Chunk) -> dict[str, int]:
     """Returns how many of the newest steps a window has of each column; of columns not named it has the last one."""
     fields = window_spec(chunk)._asdict()
-    return {name: fields[name].shape[0] for name in ("observation", "is_first", "a_tm1", "r_t", "discount_t")}
+    return {name: fields[name].shape[0] for name in _TIMED if isinstance(fields[name], ArraySpec)}
 
 
 def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None) -> Chunk:
@@ -32,12 +35,12 @@ def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None
     """
     observation, is_first, num_steps = arrays["observation"], arrays["is_first"], arrays["r_t"].shape[1]
     k = observation.shape[1] - num_steps
-    columns = {name: np.swapaxes(arrays[name], 0, 1) for name in ("a_tm1", "r_t", "discount_t")}
+    columns = {name: np.swapaxes(arrays[name], 0, 1) for name in _TIMED[2:] if name in arrays}
     return Chunk(
-        **columns,
+        **{"logits_tm1": ()} | columns,
         observation=np.swapaxes(mask_older(observation, is_first, k), 0, 1),
         is_first=np.swapaxes(is_first[:, k - 1 :], 0, 1),
-        previous_action=(), previous_reward=(), logits_tm1=(),
+        previous_action=(), previous_reward=(),
         weights_version=arrays["weights_version"], origin=arrays["origin"],
         is_replayed=np.ones(len(observation), bool),
         importance=() if importance_exponent is None else np.float32(

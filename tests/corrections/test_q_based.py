@@ -92,7 +92,7 @@ def test_targets_match_a_slow_transcription(scheme, parameters, trace, seed):
     np.testing.assert_allclose(scheme(**arguments, **parameters).target_tm1, transcription(arguments, trace), rtol=1e-10)
 
 
-@every_scheme
+@pytest.mark.parametrize("scheme", [s for s in corrections.Q_SCHEMES.values() if s is not corrections.peng_q_lambda])
 @pytest.mark.parametrize("num_steps", [1, 3])
 def test_fixed_point_is_the_value_of_the_target_policy(scheme, num_steps):
     q = np.array(mdp.TRUTH["Q_pi"])
@@ -100,6 +100,31 @@ def test_fixed_point_is_the_value_of_the_target_policy(scheme, num_steps):
     np.testing.assert_allclose(mdp.expected_q_target(scheme, q, num_steps), q, rtol=1e-10)
     other = np.array(mdp.TRUTH["Q_mu"])
     assert np.abs(mdp.expected_q_target(scheme, other, num_steps) - other).max() > 0.1
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.3, 1.0])
+def test_peng_matches_a_slow_transcription_and_is_biased_towards_the_behaviour(lambda_):
+    x = random_arguments(4)
+    v_t = np.sum(np.exp(x["log_pi_t"]) * x["q_t"], axis=-1)
+    expected = np.take_along_axis(x["q_tm1"], x["a_tm1"][..., None], -1)[..., 0].copy()
+    length, width = x["r_t"].shape
+    for b in range(width):
+        for s in reversed(range(length)):
+            if x["mask_t"][s, b]:
+                follows = s + 1 < length and x["mask_t"][s + 1, b]
+                later = (1 - lambda_) * v_t[s, b] + lambda_ * expected[s + 1, b] if follows else v_t[s, b]
+                expected[s, b] = x["r_t"][s, b] + x["discount_t"][s, b] * later
+    np.testing.assert_allclose(corrections.peng_q_lambda(**x, lambda_=lambda_).target_tm1, expected, rtol=1e-10)
+    mixed = mdp.q_value_of((1 - lambda_) * mdp.PI + lambda_ * mdp.MU)
+    found = np.array(mdp.TRUTH["Q_pi"])
+    for _ in range(2_000):  # windows long enough that their end does not matter
+        found = mdp.expected_q_target(corrections.peng_q_lambda, found, 3, lambda_=lambda_)
+    if lambda_ == 0.0:
+        np.testing.assert_allclose(found, mixed, rtol=1e-8)
+    else:  # at a window's end π decides, whatever λ is: between the two
+        one, other = np.array(mdp.TRUTH["Q_pi"]), mixed
+        assert (np.minimum(one, other) - 1e-9 <= found).all() and (found <= np.maximum(one, other) + 1e-9).all()
+        assert np.abs(found - one).max() > 0.01
 
 
 TRACES = {
@@ -339,6 +364,7 @@ def test_dtypes_that_do_not_agree_are_named(scheme):
     (corrections.retrace, dict(lambda_=1.5), "lambda_=1.5"),
     (corrections.tree_backup, dict(lambda_=-0.1), "lambda_=-0.1"),
     (corrections.q_lambda, dict(lambda_=float("nan")), "lambda_=nan"),
+    (corrections.peng_q_lambda, dict(lambda_=2.0), "lambda_=2.0"),
     (corrections.acer, dict(truncation=-1.0), "truncation=-1.0"),
 ])  # fmt: skip
 def test_parameters_out_of_range_are_refused(scheme, parameters, message):

@@ -1,9 +1,12 @@
 """The loss of Q-learning: by hand, what carries no gradient, and how an episode's end enters n steps."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from impala import corrections
 from impala.losses import q_learning
 from impala.networks import q_values
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec
@@ -171,3 +174,57 @@ def test_first_priorities_by_hand():
     np.testing.assert_allclose(found, np.array([whole, terminated, cut, 1 + 0.125 * 4]) - 0.25)
     same = q_learning.first_priorities(reward[:1], discount[:1], first[:2], 1 + 0.5 * best[1:2], best[:2], discount=0.5)
     assert same[0] == np.float32(q_learning.LEAST_PRIORITY), "a table draws nothing with a priority of 0"
+
+
+def sequences(seed=0, length=4, width=6, actions=3):
+    """Windows with a termination, a cut and rewards beyond the clip: (outputs of every state, batch)."""
+    random = np.random.default_rng(seed)
+    q, target_q = random.normal(size=(2, length + 1, width, actions)).astype(np.float32)
+    discount, first = np.ones((length, width), np.float32), np.zeros((length + 1, width), bool)
+    discount[1, 0], discount[2, 1] = 0.0, 0.0
+    first[2, 0] = first[3, 1] = first[2, 2] = True  # two after a termination, one after a cut
+    batch = chunk(
+        action=random.integers(actions, size=(length, width)), reward=2 * random.normal(size=(length, width)),
+        discount=discount, is_first=first,
+    )  # fmt: skip
+    mu = random.normal(size=(length, width, actions)).astype(np.float32)
+    return q_values.Sequences(*(tf.constant(x) for x in (q[0], q, target_q))), batch._replace(logits_tm1=tf.constant(mu))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_peng_with_lambda_1_is_the_n_step_return(double):
+    outputs, batch = sequences()
+    num_valid = np.cumprod(~batch.is_first.numpy()[1:], axis=0).sum(axis=0)
+    last = lambda q: tf.gather(q, num_valid, axis=0, batch_dims=0).numpy()[np.arange(6), np.arange(6)]  # noqa: E731
+    n_step = q_learning.q_learning(discount=0.9, double=double)
+    expected, _ = n_step(windows(outputs.q_tm1, last(outputs.q), last(outputs.target_q), num_valid), batch)
+    peng = functools.partial(corrections.peng_q_lambda, lambda_=1.0)
+    found, metrics = q_learning.corrected(peng, discount=0.9, double=double)(outputs, batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert metrics["td_error"] > 0
+
+
+def test_a_greedy_policy_makes_retrace_and_tree_backup_one_and_a_softer_one_does_not():
+    outputs, batch = sequences(1)
+
+    def target(scheme, **kwargs):
+        return q_learning.corrected(scheme, discount=0.9, **kwargs)(outputs, batch)[0].numpy()
+
+    retrace, tree_backup = corrections.retrace, corrections.tree_backup
+    assert target(retrace) == pytest.approx(target(tree_backup), rel=1e-4)
+    assert abs(target(retrace, policy_epsilon=0.3) - target(tree_backup, policy_epsilon=0.3)) > 1e-3
+    one_step = functools.partial(retrace, lambda_=0.0)
+    assert abs(target(retrace) - target(one_step)) > 1e-3
+
+
+def test_no_gradient_but_that_of_the_value_of_the_action_taken():
+    outputs, batch = sequences(2)
+    q_tm1 = tf.Variable(outputs.q_tm1)
+    with tf.GradientTape() as tape:
+        tape.watch(outputs.q)
+        tape.watch(outputs.target_q)
+        total, _ = q_learning.corrected(corrections.retrace)(outputs._replace(q_tm1=q_tm1), batch)
+    gradients = tape.gradient(total, [q_tm1, outputs.q, outputs.target_q])
+    assert gradients[1] is None and gradients[2] is None
+    others = 1 - tf.one_hot(batch.a_tm1[0], 3).numpy()
+    assert not (gradients[0].numpy() * others).any() and gradients[0].numpy().any()

@@ -123,6 +123,23 @@ def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert():
         assert update.index * 32 == pytest.approx((inserted - 100) * 4, abs=4 * 4 + 32)
 
 
+def test_every_q_based_correction_is_a_word_and_peng_with_lambda_1_is_n_steps():
+    def final(correction, **overrides):
+        training = make_lockstep(**{"loss.correction": correction, "agent.n_step": 3, "total_frames": 400} | overrides)
+        for update in training.updates():
+            assert np.isfinite(update.metrics["loss"])
+        training.close()
+        return weights(training.network)
+
+    n_step = final("n_step")
+    for one, other in zip(n_step, final("peng_q_lambda", **{"loss.lambda": 1.0})):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    found = {name: final(name) for name in ("retrace", "q_lambda", "is")}
+    found["tree_backup"] = final("tree_backup", **{"agent.policy_epsilon": 0.2})
+    for name, of_scheme in found.items():
+        assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(of_scheme, n_step)), name
+
+
 @pytest.mark.parametrize("frames, expected", [
     (0, 1.0), (1000, 1.0), (26_000, 0.525), (51_000, 0.05), (300_000, 0.05),
 ])  # fmt: skip
