@@ -36,7 +36,8 @@ def table() -> str:
             versions = (RESULTS / game / name / "versions.txt").read_text().splitlines()
             commit = next(line.split()[1] for line in versions if line.startswith("commit"))
             seconds = float((end or rows[-1])["wall_seconds"])
-            means = [sum(float(row[key]) for row in rows) / len(rows) for key in ("lag_mean", "kl_mu_pi")]
+            measured = [row for row in rows if row["lag_mean"]]  # a period without an update has none
+            means = [sum(float(row[key]) for row in measured) / len(measured) for key in ("lag_mean", "kl_mu_pi")]
             cells = [game, name, commit[:7], *at, f"{float(end['frames']) / 1e6:.2f} M" if end else ""]
             cells += [f"{seconds / 60:.1f}", f"{means[0]:.1f}", f"{means[1]:.3f}", f"{float(rows[-1]['entropy']):.2f}"]
             lines.append(f"| {' | '.join(cells)} |")

@@ -4,6 +4,7 @@
 # A line of the list is a topic below docs/results and what `impala train` gets: pong/seed_0 pong --seed 0
 # Topics that are kept already are skipped; a run that was stopped is resumed. So the same command goes on where it ended.
 set -eu
+trap "exit 130" INT TERM  # or else a run that was stopped would be kept as if it had ended
 cd "$(dirname "$0")/.."
 while read -r topic arguments <&3; do
   case $topic in ''|'#'*) continue ;; esac

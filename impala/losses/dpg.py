@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from impala.losses.q_learning import LEAST_PRIORITY, n_step, squared
+from impala.losses.importance import reduced
+from impala.losses.q_learning import n_step, squared
 from impala.losses.rewards import REWARD_CLIPPING
 
 
@@ -49,22 +50,12 @@ def dpg(
             value = online.value(outputs.first, at)
         gradient = tf.clip_by_value(tape.gradient(value, at), -action_gradient_clip, action_gradient_clip)
         of_policy = -tf.reduce_sum(tf.stop_gradient(gradient) * action, axis=-1)
-        is_prioritised = not isinstance(batch.importance, tuple)
-        largest = tf.reduce_max(batch.importance) if is_prioritised else 1.0
-        rows = squared(td_error) + of_policy
-        total = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction](
-            rows * batch.importance / largest if is_prioritised else rows
-        )
-        metrics = {
-            "loss": total,
+        total, metrics = reduced(squared(td_error) + of_policy, td_error, batch, reduction)
+        metrics |= {
             "value_loss": tf.reduce_mean(squared(td_error)),
             "policy_loss": -tf.reduce_mean(value),
             "value": tf.reduce_mean(value),
-            "td_error": tf.reduce_mean(tf.abs(td_error)),
-            "num_rows": tf.cast(tf.shape(td_error)[0], tf.float32),
         }
-        if is_prioritised:
-            metrics |= {"importance_max": largest, "priority": tf.maximum(tf.abs(td_error), LEAST_PRIORITY)}
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from impala.losses.importance import LEAST_PRIORITY, reduced
 from impala.losses.rewards import REWARD_CLIPPING
 
 _LEAST_PROBABILITY = 1e-6  # so that logarithms and ratios stay finite
-LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
 
 
 def huber(error: tf.Tensor, threshold: float = 1.0) -> tf.Tensor:
@@ -109,19 +109,11 @@ def _regression(target_of: Callable, error: Callable, reduction: str) -> Callabl
         target = tf.stop_gradient(target_of(outputs, batch))
         q_taken = tf.gather(outputs.q_tm1, batch.a_tm1[0], batch_dims=1)
         td_error = target - q_taken
-        reduce = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction]
-        is_prioritised = not isinstance(batch.importance, tuple)
-        largest = tf.reduce_max(batch.importance) if is_prioritised else 1.0
-        total = reduce(error(td_error) * batch.importance / largest if is_prioritised else error(td_error))
-        metrics = {
-            "loss": total,
+        total, metrics = reduced(error(td_error), td_error, batch, reduction)
+        metrics |= {
             "value_loss": tf.reduce_mean(error(td_error)),
             "value": tf.reduce_mean(tf.reduce_max(outputs.q_tm1, axis=-1)),
-            "td_error": tf.reduce_mean(tf.abs(td_error)),
-            "num_rows": tf.cast(tf.shape(td_error)[0], tf.float32),
         }
-        if is_prioritised:
-            metrics |= {"importance_max": largest, "priority": tf.maximum(tf.abs(td_error), LEAST_PRIORITY)}
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss

@@ -1,0 +1,29 @@
+"""What losses over windows from a replay have in common: weights of importance, and the errors that become priorities."""
+
+import tensorflow as tf
+
+LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
+
+
+def reduced(
+    rows: tf.Tensor, td_error: tf.Tensor, batch, reduction: str
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:  # fmt: skip
+    """Sums or averages the losses of windows, each with its share of the largest importance, if any.
+
+    Args:
+      rows: [B], the windows' losses.
+      td_error: [B], δ.
+      batch: a `Chunk`, whose `importance` [B] is () where windows are drawn uniformly.
+      reduction: "sum" or "mean".
+
+    Returns:
+      the loss, and the metrics `loss`, `td_error`, `num_rows` and, with an importance, the largest one, which a group
+      of learners needs, and the column `priority` [B]
+    """
+    metrics = {"td_error": tf.reduce_mean(tf.abs(td_error)), "num_rows": tf.cast(tf.shape(rows)[0], tf.float32)}
+    if not isinstance(batch.importance, tuple):
+        largest = tf.reduce_max(batch.importance)
+        rows = rows * batch.importance / largest
+        metrics |= {"importance_max": largest, "priority": tf.maximum(tf.abs(td_error), LEAST_PRIORITY)}
+    total = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction](rows)
+    return total, metrics | {"loss": total}
