@@ -1,4 +1,4 @@
-"""What losses over windows from a replay have in common: weights of importance, and the errors that become priorities."""
+"""What losses over windows from a replay share: weights of importance, and the errors that become priorities."""
 
 import tensorflow as tf
 
