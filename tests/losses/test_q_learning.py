@@ -181,7 +181,7 @@ def sequences(seed=0, length=4, width=6, actions=3):
     random = np.random.default_rng(seed)
     q, target_q = random.normal(size=(2, length + 1, width, actions)).astype(np.float32)
     discount, first = np.ones((length, width), np.float32), np.zeros((length + 1, width), bool)
-    discount[1, 0], discount[2, 1] = 0.0, 0.0
+    discount[0, 0], discount[1, 1] = 0.0, 0.0
     first[2, 0] = first[3, 1] = first[2, 2] = True  # two after a termination, one after a cut
     batch = chunk(
         action=random.integers(actions, size=(length, width)), reward=2 * random.normal(size=(length, width)),
