@@ -76,7 +76,7 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
         result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["bytes_per_frame"] = _alone(_traffic, config)
-    if config.has_use_for("loss.correction"):
+    if config.has_use_for("loss.clip_rho"):  # V-based schemes
         result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
         result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
     return result

@@ -22,7 +22,8 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     agent, is_central = agents.of(config), config.has_use_for("inference.transport")
     if config.replays_alone:
         window = agent.make_chunk_spec(config, spec)
-        parts = {"steps": step_bytes(window), "windows": config.replay.samples_per_insert * num_bytes(window)}
+        num_drawn = config.learner.batch_size / config.steps_per_update  # windows for each step
+        parts = {"steps": step_bytes(window), "windows": num_drawn * num_bytes(window)}
         return {name: size / spec.frames_per_step for name, size in parts.items()}
     length = config.learner.unroll_length
     chunk = num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length

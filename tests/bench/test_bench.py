@@ -105,3 +105,12 @@ def test_every_scheme_has_a_share(alone):
 
 def test_the_bound_by_hand():
     assert bench.bound(env=4.0, inference=4.0, learner=2.0, table=float("inf")) == bench.bound(env=2.0, learner=2.0) == 1.0
+
+
+def test_a_replay_that_is_bound_to_no_ratio_counts_each_window_once():
+    spec = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), Discrete(3))
+    bound, free = (
+        traffic.bytes_per_frame(config_lib.load("configs/apex_catch.yaml", {"replay.samples_per_insert": ratio}), spec, 10)
+        for ratio in (4.0, None)
+    )
+    assert bound["windows"] == pytest.approx(4 * free["windows"]) and free["steps"] == bound["steps"]
