@@ -28,10 +28,9 @@ def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
 
 def test_frames_are_those_of_the_windows_that_entered_the_table(runs):
     folder, interrupted, _ = runs
-    since = [row for row in rows(folder) if int(row["updates"]) > int(interrupted["updates"])]
-    for row in since:
-        assert int(row["frames"]) - int(interrupted["frames"]) == pytest.approx(int(row["inserted_windows"]), abs=500)
-    assert int(since[-1]["inserted_windows"]) >= 1_000, "the first update waits for as many"
+    last = rows(folder)[-1]  # while the first update is traced, windows come and no frames are counted
+    assert int(last["frames"]) - int(interrupted["frames"]) == pytest.approx(int(last["inserted_windows"]), abs=500)
+    assert int(last["inserted_windows"]) >= 1_000, "the first update waits for as many"
 
 
 def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
