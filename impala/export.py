@@ -8,7 +8,8 @@ The second form is for a network with a core. Where actions are not discrete, lo
 `impala.distributions`; with PopArt the value is [N, K], one for each task. `frames` [k, N, …] are the last k
 observations of N environments, oldest first, zero where they are older than the episode; is_first is [1, N];
 last_action and last_reward [1, N] are those that led to the last observation; core_state is zero at first. A network of
-action values returns {"q": [N, A]} instead.
+action values returns {"q": [N, A]} instead, a deterministic policy {"action": [N, D], "value": [N]} with actions in
+[−1, 1].
 """
 
 import json
@@ -51,6 +52,8 @@ def export(folder: Path, output: Path) -> Path:
         outputs = network(*inputs)
         if hasattr(outputs, "q"):
             return {"q": outputs.q[0]}
+        if hasattr(outputs, "action"):
+            return {"action": outputs.action[0], "value": outputs.value[0]}
         value = outputs.value[0]
         if outputs.moments:  # PopArt: [N, K], one for each task, in the game's own units
             mean, scale = outputs.moments

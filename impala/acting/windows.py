@@ -49,7 +49,7 @@ class WindowWriter:
       origin: of the first environment.
       on_steps: takes the number of transitions of each step; across a reset there is none to count.
       prioritise: if given, a window waits for the decision in its last state, and gets this priority; otherwise 1.
-      kept: names of what is kept of a decision; what is a field of `Chunk` becomes a column of the steps.
+      kept: specs of what is kept of a decision, by name; those that are fields of `Chunk` become columns of the steps.
     """
 
     def __init__(

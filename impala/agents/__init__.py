@@ -10,6 +10,13 @@ An agent is a module of this folder. It never asks in which process something ha
     make_schedules(config, total_frames)                frames → keyword arguments of `Learner.update`
     EXPLORES_BEYOND_ITS_POLICY                          whether `target_return` looks at evaluations
 
+One that learns from a replay table alone also has
+
+    make_exploration(config, spec)                      frames → how much the only actor explores (programs/dqn.py)
+    make_ladder(config)                                 how much each environment explores (programs/apex.py), [N]
+    make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)
+    EXPLORATION                                         the column of metrics that says so
+
 To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
 keep it to yourself, as a module, class instance or namespace of `agent.name: package.module:name`.
 """

@@ -122,6 +122,20 @@ def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent):
     training.close()
 
 
+def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path):
+    import tensorflow as tf
+
+    short = ["--total-frames", 400, "--replay.min-size", 200, "--evaluator.num-episodes", 0, "--target-return", "null"]
+    result = run("train", "--config", "configs/apex_dpg_pendulum.yaml", "--run", tmp_path / "run", *short)
+    assert result.returncode == 0, result.stderr
+    result = run("export", tmp_path / "run", "--output", tmp_path / "model")
+    assert result.returncode == 0, result.stderr
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    answer = model.act(tf.ones([1, 2, 3]), tf.ones([1, 2], tf.bool))
+    assert answer["action"].shape == (2, 1) and answer["value"].shape == (2,)
+    assert (tf.abs(answer["action"]) <= 1.0).numpy().all()
+
+
 def test_dpg_in_lockstep_is_the_same_for_the_same_seed():
     (count, one), (_, same) = (final(lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG))) for _ in "ab")
     assert count > 20 and all(np.array_equal(a, b) for a, b in zip(one, same))
