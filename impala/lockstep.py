@@ -12,18 +12,20 @@ for bit on one machine.
 import collections
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
 
 from impala import agents
 from impala.acting import actors, policies
+from impala.agents import shared
 from impala.config import Config
 from impala.learning.weights import assign_weights
-from impala.nodes import parts
+from impala.nodes import checking, parts, working
 from impala.programs import placements
 from impala.replay import datasets
-from impala.types import Chunk, Episode, Origin
+from impala.types import Chunk, Episode, Origin, Weights
 
 
 class Update(NamedTuple):
@@ -208,8 +210,80 @@ class ReplayLockstep:
                 finished = []
 
 
+class ServedLockstep:
+    """The same for a program whose gradients travel: its `actor.num_actors` workers take turns, with one server.
+
+    A worker plays an unroll, differentiates, and takes the server's parameters. From the second round on, each gradient
+    of W workers is W − 1 updates stale, exactly. With a barrier all gradients of a round make one update.
+
+    Args:
+      config: of a training run with a parameter server, whose shards are one here.
+    """
+
+    def __init__(self, config: Config):
+        from impala.learning import server
+
+        self._config, self.spec = config, checking.check(config)
+        num_workers = config.actor.num_actors
+        self._workers = [working.Worker(config, self.spec, index) for index in range(num_workers)]
+        self.network = self._workers[0].network
+        self._server = server.ParameterServer(
+            server.State(0, 0, [v.numpy() for v in self._workers[0].variables], []),
+            functools.partial(shared.make_optimizer, config), agents.of(config).make_schedules(config),
+            max_staleness=config.server.max_staleness, is_mean=config.loss.reduction == "mean",
+            num_awaited=num_workers if config.server.barrier else None,
+        )  # fmt: skip
+        self._pushing = futures.ThreadPoolExecutor(num_workers)  # at a barrier, each waits for the others
+        self._is_round, self._number = config.server.barrier, 0
+        self.frames, self.num_episodes = 0, 0
+
+    def updates(self, total_frames: int | None = None) -> Iterator[Update]:
+        """Yields after every update, until `total_frames` (by default the configured number) were trained on."""
+        total, finished, pushed = total_frames or self._config.total_frames, [], []
+        while self.frames < total:
+            worker = self._workers[len(pushed) if self._is_round else self._number % len(self._workers)]
+            while (batch := worker.batch()) is None:
+                finished += worker.act()
+            gradient = worker.differentiate(batch)
+            pushed.append((worker, self._pushing.submit(self._push, worker, gradient)))
+            self._number += 1
+            if self._is_round and len(pushed) < len(self._workers):
+                continue
+            for one, verdict in pushed:
+                verdict.result()
+                one.assign(*self._server.read())
+            pushed, self.frames = [], self._server.frames
+            self.num_episodes += len(finished)
+            metrics = dict(zip(worker.metrics, gradient.metrics.tolist()))
+            yield Update(self._server.version, self.frames, batch, metrics, finished)
+            finished = []
+
+    def _push(self, worker, gradient):
+        from impala.learning.server import Push
+
+        num_frames = worker.num_transitions(gradient) * self.spec.frames_per_step
+        push = Push(worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite)
+        return self._server.push(push)
+
+    def weights(self) -> Weights:
+        """Returns the server's parameters, with the number of updates that made them."""
+        version, _, arrays = self._server.read()
+        return Weights(version, arrays)
+
+    def close(self) -> None:
+        """Closes the environments and ends threads."""
+        self._pushing.shutdown()
+        for worker in self._workers:
+            worker.close()
+
+
 def of(config: Config):
-    """Returns the configured program in lockstep: `Lockstep`, or `ReplayLockstep` if it trains on replay alone."""
+    """Returns the configured program in lockstep.
+
+    `Lockstep`; `ReplayLockstep` if it trains on replay alone, `ServedLockstep` if gradients travel.
+    """
+    if config.has_use_for("server.num_shards"):
+        return ServedLockstep(config)
     return ReplayLockstep(config) if config.replays_alone else Lockstep(config)
 
 

@@ -23,12 +23,17 @@ def config(program, name="catch", **overrides):
         "program": program, "environment.name": name, "network.torso": "mlp", "learner.unroll_length": T,
         "learner.batch_size": B, "learner.optimizer": "rmsprop", "learner.epsilon": 0.1, "learner.learning_rate": 1e-3,
         "learner.learning_rate_schedule": "constant", "loss.correction": "vtrace", "loss.discount": GAMMA, "loss.entropy_cost": ENTROPY_COST,
-        "loss.baseline_cost": BASELINE_COST, "seed": SEED, **{k.replace("__", "."): v for k, v in overrides.items()},
+        "loss.baseline_cost": BASELINE_COST, "seed": SEED, "actor.num_environments": B, "actor.num_lanes": 1, **{k.replace("__", "."): v for k, v in overrides.items()},
     })  # fmt: skip
 
 
 def played(configuration, num_updates=NUM_UPDATES, **kwargs):
     """Returns the weights and the batches of the run in lockstep."""
+    if configuration.program == "a3c":
+        run = lockstep.of(configuration)
+        batches = [update.batch for _, update in zip(range(num_updates), run.updates())]
+        run.close()
+        return run.weights().arrays, batches
     run = lockstep.Lockstep(configuration, **kwargs)
     batches = [update.batch for _, update in zip(range(num_updates), run.updates())]
     run.close()
@@ -75,10 +80,10 @@ def a2c(configuration):
 
 
 @pytest.mark.parametrize("name", ["catch", "river_swim"])
-def test_impala_seed_and_ga3c_are_one_number_and_a2c_is_it_too(name):
+def test_impala_seed_ga3c_and_a3c_are_one_number_and_a2c_is_it_too(name):
     impala, batches = played(config("impala", name))
     assert any(batch.is_first.numpy()[1:].any() for batch in batches), "episodes end on the way"
-    for program in ("seed", "ga3c"):
+    for program in ("seed", "ga3c", "a3c"):
         for one, other in zip(played(config(program, name))[0], impala, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=program)
     start = actor_critic.make_network(config("impala", name), checking.check(config("impala", name))).trainable_variables

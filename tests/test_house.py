@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "networks": {"types", "distributions", "own"},
     "acting": {"types", "sampling", "timing"},
     "replay": {"types", "timing"},
-    "learning": {"types"},
+    "learning": {"types", "timing"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
@@ -66,7 +66,7 @@ MAY_IMPORT = {
 ONLY = {
     ("monitoring", "config"): {"ConfigError"},
     ("lockstep", "programs"): {"programs.placements"},
-    ("lockstep", "nodes"): {"nodes.parts"},
+    ("lockstep", "nodes"): {"nodes.parts", "nodes.checking", "nodes.working"},
     ("evaluation", "nodes"): {"nodes.checking", "nodes.playing"},
     ("export", "nodes"): {"nodes.checking"},
     ("api", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},

@@ -17,6 +17,10 @@ One that learns from a replay table alone also has
     make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)
     EXPLORATION                                         the column of metrics that says so
 
+One whose gradients may be computed in one process and applied in another also has
+
+    make_differentiator(config, network)                `learning.differentiators.Differentiator` (programs/a3c.py)
+
 To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
 keep it to yourself, as a module, class instance or namespace of `agent.name: package.module:name`.
 """

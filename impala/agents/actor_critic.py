@@ -73,16 +73,16 @@ def make_learner(config: Config, network, correction: Callable | None = None, *,
     """
     from impala.learning import learners
 
-    learner = config.learner
     return learners.Learner(
-        network,
-        make_loss(config.loss, network.distribution, correction),
-        shared.make_optimizer(config, network),
-        max_grad_norm=learner.max_grad_norm,
-        jit_compile=learner.jit_compile,
-        after_update=_jobs_after_update(config, network),
-        group=group,
-    )
+        network, make_loss(config.loss, network.distribution, correction),
+        shared.make_optimizer(config, network.trainable_variables), max_grad_norm=config.learner.max_grad_norm,
+        jit_compile=config.learner.jit_compile, after_update=_jobs_after_update(config, network), group=group,
+    )  # fmt: skip
+
+
+def make_differentiator(config: Config, network, correction: Callable | None = None):
+    """Composes what computes gradients for a parameter server, as configured; see `make_learner`."""
+    return shared.make_differentiator(config, network, make_loss(config.loss, network.distribution, correction))
 
 
 def _jobs_after_update(config: Config, network) -> list[Callable]:

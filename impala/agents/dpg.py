@@ -94,7 +94,7 @@ def make_learner(config: Config, network, *, group=None):
             discount=loss.discount, action_gradient_clip=agent.action_gradient_clip,
             reward_clipping=loss.reward_clipping, reduction=loss.reduction,
         ),
-        shared.make_optimizer(config, network),
+        shared.make_optimizer(config, network.trainable_variables),
         forward=network.on_windows,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,

@@ -115,7 +115,7 @@ def make_learner(config: Config, network, *, group=None):
     return learners.Learner(
         network,
         make_loss(config),
-        shared.make_optimizer(config, network),
+        shared.make_optimizer(config, network.trainable_variables),
         forward=network.on_sequences if _is_corrected(config) else network.on_windows,
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,

@@ -28,14 +28,24 @@ def check_torso(torso: str, spec: EnvironmentSpec) -> None:
         ])  # fmt: skip
 
 
-def make_optimizer(config: Config, network):
+def make_optimizer(config: Config, variables):
     """Makes the configured optimizer of a network's trainable variables."""
     from impala.learning import optimizers
 
     learner = config.learner
     return optimizers.make(
-        learner.optimizer, network.trainable_variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
+        learner.optimizer, variables, epsilon=learner.epsilon, adam_beta1=learner.adam_beta1,
         rmsprop_decay=learner.rmsprop_decay, rmsprop_momentum=learner.rmsprop_momentum,
+    )  # fmt: skip
+
+
+def make_differentiator(config: Config, network, loss: Callable, forward: Callable | None = None):
+    """Composes the half of a learner that computes gradients, as configured."""
+    from impala.learning import differentiators
+
+    return differentiators.Differentiator(
+        network, loss, forward=forward, max_grad_norm=config.learner.max_grad_norm,
+        jit_compile=config.learner.jit_compile,
     )  # fmt: skip
 
 

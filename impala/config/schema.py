@@ -28,6 +28,7 @@ from impala.config.sections import (
     ReplayConfig,
     RestartsConfig,
     Seconds,
+    ServerConfig,
     Size,
 )
 
@@ -44,13 +45,14 @@ DEFAULTS_OF = {  # by program
         "replay": {"size": 2_000_000, "samples_per_insert": None},
         "loss": {"correction": "n_step"},
     },
+    "a3c": {"loss": {"correction": "none"}},
 }
 
 
 class Config(Model):
     """A training run of one program."""
 
-    program: Literal["impala", "seed", "ga3c", "dqn", "apex"] = "impala"  # where things happen: programs/
+    program: Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c"] = "impala"  # where things happen: programs/
     environment: EnvironmentConfig
     agent: AgentConfig = ActorCriticConfig()  # what is learned: agents/
     network: NetworkConfig = NetworkConfig()
@@ -59,6 +61,7 @@ class Config(Model):
     learner: LearnerConfig = LearnerConfig()
     inference: InferenceConfig = InferenceConfig()
     ga3c: GA3CConfig = GA3CConfig()
+    server: ServerConfig = ServerConfig()
     loss: LossConfig = LossConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     population: PopulationConfig = PopulationConfig()
@@ -128,6 +131,9 @@ class Config(Model):
             )
         if self.replays_alone:
             self._check_replay()
+            return self
+        if self.has_use_for("server.num_shards"):
+            self._check_server()
             return self
         if self.program in ("seed", "ga3c"):
             self._check_one_place()
@@ -240,6 +246,29 @@ class Config(Model):
                 "learner has a share; expected another loss.correction, or 1 learner"
             )
 
+    def _check_server(self) -> None:
+        """Refuses what workers that send gradients cannot do."""
+        num_environments, batch_size, word = self.actor.num_environments, self.learner.batch_size, self.loss.correction
+        if num_environments != batch_size:
+            raise ValueError(
+                f"learner.batch_size={batch_size}: with program={self.program} a worker's gradient is of one chunk of "
+                f"each of its environments; expected actor.num_environments, {num_environments}"
+            )
+        if self.server.barrier and self.server.max_staleness is not None:
+            raise ValueError(
+                f"server.max_staleness={self.server.max_staleness}: with server.barrier none is stale; expected null"
+            )
+        if word in ("impact", "clear", "laser"):
+            raise ValueError(
+                f"loss.correction={word}: not with program={self.program}, where gradients travel and no trajectory is "
+                "replayed; expected another"
+            )
+        if self.loss.popart:
+            raise ValueError(
+                f"loss.popart=True: not with program={self.program}, whose server holds no statistics of values; "
+                "expected false"
+            )
+
     def _check_one_place(self) -> None:
         """Refuses what central inference, in one process or one for each learner, cannot do."""
         is_ga3c, num_learners = self.program == "ga3c", self.learner.num_learners
@@ -336,7 +365,8 @@ MAY_CHANGE_ON_RESUME = frozenset({
     "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
     "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds",
     "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule", "learner.learning_rate_frames",
-    "inference.transport", "restarts.max_in_a_row", "restarts.max_per_hour", "population.burn_in_frames",
-    "population.period_episodes", "population.threshold", "population.factor", "population.probability",
+    "inference.transport", "server.transport", "server.num_shards", "restarts.max_in_a_row", "restarts.max_per_hour",
+    "population.burn_in_frames", "population.period_episodes", "population.threshold", "population.factor",
+    "population.probability",
     *(f"cluster.{name}" for name in ClusterConfig.model_fields),
 })  # fmt: skip

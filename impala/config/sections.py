@@ -326,6 +326,15 @@ class GA3CConfig(Model):
     adjustment_seconds: NonNegative = 20.0  # between changes of the numbers of threads and agents; 0: never
 
 
+class ServerConfig(Model):
+    """The parameter server, where gradients travel: learning/server.py."""
+
+    num_shards: Workers = 1  # K, processes, each with some of the tensors
+    max_staleness: Annotated[int, Field(ge=0, le=10**9)] | None = None  # updates; an older gradient is refused
+    barrier: bool = False  # waits for the gradients of all workers and applies their sum
+    transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of gradients; rpc: as between two hosts
+
+
 class EvaluatorConfig(Model):
     """A process that plays the newest weights now and then; the best are kept in addition to the latest."""
 

@@ -10,19 +10,21 @@ import pydantic
 
 AGENTS = {
     "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
-    "apex": ("q_learning", "dpg"),
+    "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
+_SERVED = ("a3c",)  # programs whose gradients travel to a parameter server
 _REPLAYS = ("dqn", "apex")  # programs whose batches are windows, all of them from a replay table
 _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
+    "server": _SERVED,
     "inference.timeout_seconds": ("seed",),
     "inference.num_at_once": ("seed",),
     "actor.weight_period": ("impala",),
-    "actor.num_tensorflow_threads": ("impala", "apex"),
+    "actor.num_tensorflow_threads": ("impala", "apex", *_SERVED),
     "actor.weight_frames": ("apex",),
     "actor.max_pending": ("apex",),
     "actor.max_episode_frames": ("apex",),
@@ -31,8 +33,8 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "agent.epsilon_frames": ("dqn",),
     "agent.epsilon_base": ("apex",),
     "agent.epsilon_exponent": ("apex",),
-    "network.core": _UNROLLS,
-    "network.core_size": _UNROLLS,
+    "network.core": (*_UNROLLS, *_SERVED),
+    "network.core_size": (*_UNROLLS, *_SERVED),
     "replay.queue_kind": ("impala",),
     "replay.queue_size": _UNROLLS,
     "replay.fraction": ("impala",),
@@ -42,7 +44,9 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "replay.checkpoint_minutes": _REPLAYS,
     "replay.priority_exponent": ("apex",),
     "replay.importance_exponent": ("apex",),
-    "learner.unroll_length": _UNROLLS,
+    "learner.unroll_length": (*_UNROLLS, *_SERVED),
+    "learner.num_learners": (*_UNROLLS, *_REPLAYS),
+    "learner.num_prefetched_batches": (*_UNROLLS, *_REPLAYS),
     "learner.max_lag": ("impala", "seed"),
     "record_chunks": ("impala", "seed"),
 }

@@ -23,6 +23,8 @@ class Role(NamedTuple):
 ACTOR = Role("actor", turn=0, plays=True, returns_alone=True)
 EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True)
 LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True)
+SERVER = Role("server", turn=1, is_head=True)  # of parameters
+SHARD = Role("shard", turn=2)  # further processes of the server: the first saves what they hold
 TABLE = Role("table", turn=2, stores=True)  # last: the learner may still be waiting for it
 
 

@@ -5,25 +5,22 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def apply(
-    optimizer, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor], *, loss: tf.Tensor,
-    learning_rate: tf.Tensor, max_norm: float,
-) -> tuple[tf.Tensor, tf.Tensor]:  # fmt: skip
-    """Scales gradients down to a global norm and applies them, unless norm or loss is not finite; in a graph.
-
-    Args:
-      gradients: of all parameters, since they are scaled by their common norm.
-      loss: [], what they are the gradients of.
-
-    Returns:
-      whether they were applied, and the norm before scaling.
-    """
-    optimizer.learning_rate.assign(learning_rate)
+def scaled(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the gradients of all parameters, scaled down to a global norm, and their norm before."""
     norm = tf.linalg.global_norm(gradients)
     scale = max_norm / tf.maximum(norm, max_norm)
+    return [gradient * scale for gradient in gradients], norm
+
+
+def apply(
+    optimizer, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor], *, is_finite: tf.Tensor,
+    learning_rate: tf.Tensor,
+) -> tf.Tensor:  # fmt: skip
+    """Applies gradients if `is_finite`, []; returns that. In a graph."""
+    optimizer.learning_rate.assign(learning_rate)
 
     def step():
-        optimizer.apply_gradients([(gradient * scale, v) for gradient, v in zip(gradients, variables, strict=True)])
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
         return True
 
-    return tf.cond(tf.math.is_finite(loss) & tf.math.is_finite(norm), step, lambda: False), norm
+    return tf.cond(is_finite, step, lambda: False)

@@ -117,10 +117,11 @@ class Learner:
         if self._group:
             computed, metrics, chunks = self._group.combine(computed, metrics, chunks)
             loss = metrics["loss"]
-        applied, norm = appliers.apply(
-            self.optimizer, self._variables, computed, loss=loss, learning_rate=learning_rate,
-            max_norm=self._max_grad_norm,
-        )  # fmt: skip
+        computed, norm = appliers.scaled(computed, self._max_grad_norm)
+        is_finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        applied = appliers.apply(
+            self.optimizer, self._variables, computed, is_finite=is_finite, learning_rate=learning_rate
+        )
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
         return applied, tf.stack(list(metrics.values())), chunks

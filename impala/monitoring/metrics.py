@@ -26,12 +26,15 @@ Q_COLUMNS = (
     "td_error", "exploration_epsilon", "exploration_noise", "replay_size", "samples_per_insert", "evaluation_mean",
     "priority_p50", "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
 )  # fmt: skip
+SERVER_COLUMNS = (
+    "stale_gradients", "repeated_gradients", "nonfinite_gradients", "server_busy_fraction",
+)  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")
 COLUMNS = (
     "frames", "agent_steps", "updates", "wall_seconds", "frames_per_second", "updates_per_second", "return_mean",
     "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "epsilon",
-    *UNIT_COLUMNS, *Q_COLUMNS, "learner_wait_fraction",
+    *UNIT_COLUMNS, *Q_COLUMNS, *SERVER_COLUMNS, "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
     "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "unsound_chunks",
@@ -78,7 +81,8 @@ def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) 
 def resident_mb(launcher_pid: int) -> dict[str, float]:
     """Returns resident megabytes of the launcher and its descendants, summed by role, and their `total`.
 
-    Roles are process names, which nodes set (`launching.processes.prepare`): learner, actor, table, launcher.
+    Roles are process names, which nodes set (`launching.processes.prepare`): learner, actor, table, launcher. A
+    parameter server's processes count as learners.
     """
     memory: dict[str, float] = collections.defaultdict(float)
     try:
@@ -89,7 +93,8 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
     for process, role in processes:
         try:
             megabytes = process.memory_info().rss / 1e6
-            memory[role or process.name().partition("/")[0]] += megabytes
+            name = process.name().partition("/")[0]
+            memory[role or {"server": "learner", "shard": "learner"}.get(name, name)] += megabytes
             memory["total"] += megabytes
         except psutil.Error:
             continue  # it ended meanwhile

@@ -29,17 +29,18 @@ class Head:
       stop: the node's `Pulse`.
       trackables: network and optimizer, by name: what a checkpoint holds.
       num_updates: of the learner, done so far.
+      gather: called before a checkpoint is written, where trackables are copies of what learns.
     """
 
     def __init__(
         self, config: Config, spec: EnvironmentSpec, run: Run, stop, *, trackables: dict[str, Any],
-        num_updates: Callable[[], int],
+        num_updates: Callable[[], int], gather: Callable[[], None] = lambda: None,
     ):  # fmt: skip
         from impala.launching import processes
         from impala.monitoring import metrics
 
         self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
-        self._trackables, self._reports = trackables, {}
+        self._trackables, self._gather, self._reports = trackables, gather, {}
         self.state = self._restore()
         self._num_restored = int(self.state.get("updates", 0))
         self._saver = Saver(self._checkpoints, self.state, self._checkpoint_bytes(), stop)
@@ -154,6 +155,7 @@ class Head:
 
     def save(self) -> float | None:
         """Writes a checkpoint; if that fails, returns after how many seconds to try again."""
+        self._gather()
         state = self.monitor.state()
         if self._member:
             state |= self._member.state(self.monitor.fitness())

@@ -1,7 +1,9 @@
 """Where the nodes of a run stand on a cluster."""
 
 from impala.config import Config
-from impala.launching import ray_cluster
+from impala.launching import ray_cluster, roles
+
+_SERVERS = (roles.SERVER.name, roles.SHARD.name)  # of parameters; they need what a learner needs
 
 
 def placement(config: Config) -> ray_cluster.Placement:
@@ -15,6 +17,7 @@ def placement(config: Config) -> ray_cluster.Placement:
 
     def needs(name: str) -> ray_cluster.Needs:
         role = name.partition("/")[0]
+        role = "learner" if role in _SERVERS else role
         return ray_cluster.Needs(
             cpus=getattr(cluster, f"{role}_cpus"),
             gpus=cluster.learner_gpus if role == "learner" else 0.0,
@@ -23,7 +26,7 @@ def placement(config: Config) -> ray_cluster.Placement:
 
     def at_launcher(name: str) -> bool:
         role, _, index = name.partition("/")
-        is_first = role == "evaluator" or role in ("learner", "table") and int(index) % num_learners == 0
+        is_first = role in ("evaluator", *_SERVERS) or role in ("learner", "table") and int(index) % num_learners == 0
         return is_first and not cluster.shared_folder
 
     def together(name: str) -> str | None:

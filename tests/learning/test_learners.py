@@ -75,17 +75,18 @@ def test_both_halves_apart_are_the_whole_update():
     compute = tf.function(lambda batch: gradients.compute(
         apart.network, apart.network.trainable_variables, sum_loss, batch, {}, tf.constant(False)
     ))
+    scaled = tf.function(lambda found: appliers.scaled(found, 3.0))
     half = tf.function(
-        lambda loss, found: appliers.apply(
-            apart.optimizer, apart.network.trainable_variables, found, loss=loss, learning_rate=tf.constant(0.1),
-            max_norm=3.0,
+        lambda is_finite, found: appliers.apply(
+            apart.optimizer, apart.network.trainable_variables, found, is_finite=is_finite, learning_rate=tf.constant(0.1)
         )
-    )  # fmt: skip
+    )
     for reward in (1.0, -2.0, np.inf, 0.5):
         batch = batch_of(2.0, reward)
         result = whole.update(batch, 0.1)
         loss, found, metrics, columns = compute(batch)
-        applied, norm = half(loss, found)
+        found, norm = scaled(found)
+        applied = half(tf.math.is_finite(loss) & tf.math.is_finite(norm), found)
         assert bool(applied) == result.applied == np.isfinite(reward)
         np.testing.assert_array_equal(norm, result.metrics["grad_norm"])
         np.testing.assert_array_equal(metrics["loss"], result.metrics["loss"])

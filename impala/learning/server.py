@@ -1,0 +1,212 @@
+"""A parameter server: it holds parameters and the optimizer's state, and applies the gradients of workers.
+
+    worker 0 ── gradient, and the version of the parameters that it is of ─▶┐  is it too old?  has it come before?
+    worker 1 ── … ─────────────────────────────────────────────────────────▶┤  apply; version + 1
+             ◀── verdict, the newest parameters ────────────────────────────┘
+
+Without a barrier each gradient is applied as it arrives (A3C, Mnih et al. 2016; Gorila, Nair et al. 2015). A3C's
+threads write into shared memory without locks; here one gradient is applied after the other, which differs in that no
+parameter is read half written. With a barrier the gradients of all workers make one update (A2C).
+
+A server may be one of several *shards*, each of which holds some of the tensors and applies its part of every
+gradient.
+"""
+
+import contextlib
+import enum
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala.learning import appliers
+from impala.timing import TimeAccount
+
+_SLICE_SECONDS = 0.2
+
+
+class Verdict(enum.IntEnum):
+    """What became of a gradient."""
+
+    ACCEPTED = 0
+    STALE = 1  # more updates were made since its parameters were read than is allowed, or its round is over
+    REPEATED = 2  # it has come before: the answer was lost
+    NONFINITE = 3  # it is not finite
+    ENDED = 4  # there are no more updates
+
+
+class Push(NamedTuple):
+    """A worker's gradient, or one shard's part of it."""
+
+    worker: int
+    life: int  # rises when the worker is started again
+    number: int  # rises with every gradient of a life
+    version: int  # of the parameters that it is the gradient of
+    gradients: Sequence[np.ndarray]
+    num_frames: int  # that it was computed on
+    is_finite: bool = True  # it, and the loss
+
+
+class State(NamedTuple):
+    """Parameters and optimizer of some tensors."""
+
+    version: int  # updates made
+    frames: int
+    parameters: list[np.ndarray]
+    slots: list[list[np.ndarray]]  # of the optimizer, for each parameter in the order of `slot_names`
+
+
+class ParameterServer:
+    """One shard; safe to call from many threads.
+
+    Args:
+      state: to begin with; of new parameters without slots.
+      make_optimizer: variables → optimizer, see `learning.optimizers`.
+      schedule: frames → learning rate and the optimizer's ε.
+      max_staleness: updates between reading parameters and applying the gradient of them; None: any number.
+      num_awaited: gradients that make an update; None: each by itself.
+      is_mean: apply the mean of those gradients, not their sum.
+      should_stop: asked while a gradient waits for others; True abandons the wait.
+
+    `is_done`, a function, says whether there are to be no more updates; it is asked before each.
+    """
+
+    def __init__(
+        self, state: State, make_optimizer: Callable, schedule: Callable[[int], dict[str, float]], *,
+        max_staleness: int | None = None, num_awaited: int | None = None, is_mean: bool = False,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):  # fmt: skip
+        self._variables = [tf.Variable(array) for array in state.parameters]
+        self._optimizer = make_optimizer(self._variables)
+        restore(state, self._variables, self._optimizer)
+        self.version, self.frames = state.version, state.frames
+        self._schedule, self._max_staleness, self._num_awaited = schedule, max_staleness, num_awaited
+        self._is_mean, self._should_stop = is_mean, should_stop
+        self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
+        self._round: dict[int, Push] = {}  # by worker: gradients that wait for others
+        self._changed = threading.Condition(threading.RLock())
+        self._account = TimeAccount()
+        self.counts = dict.fromkeys(Verdict, 0)
+        self.is_done: Callable[[], bool] = lambda: False
+        self._apply = tf.function(self._apply, autograph=False)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of its parameters."""
+        return [tuple(variable.shape) for variable in self._variables]
+
+    def push(self, push: Push, accepted: Callable[[int], None] = lambda version: None) -> Verdict:
+        """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.
+
+        Args:
+          accepted: called with the number of the update that it is a part of, before the next gradient is looked at.
+        """
+        with self._changed:
+            verdict = self._judge(push)
+            if verdict is Verdict.ACCEPTED:
+                self._round[push.worker] = push
+                if len(self._round) >= (self._num_awaited or 1):
+                    verdict = self._update()
+                else:
+                    verdict = self._wait(push)
+            self.counts[verdict] += 1
+            if verdict is Verdict.ACCEPTED:
+                accepted(self._newest[push.worker][-1])
+            return verdict
+
+    def read(self) -> tuple[int, int, list[np.ndarray]]:
+        """Returns version, frames and copies of the parameters."""
+        with self._changed:
+            return self.version, self.frames, [variable.numpy() for variable in self._variables]
+
+    def copy(self) -> State:
+        """Returns a copy of everything; pushes wait meanwhile."""
+        with self._changed:
+            return State(*self.read(), slots_of(self._variables, self._optimizer))
+
+    def held(self) -> contextlib.AbstractContextManager:
+        """Within the block no gradient is applied by other threads."""
+        return self._changed
+
+    def busy_fraction(self) -> float:
+        """Returns the share of time spent applying gradients since the last call."""
+        return self._account.fraction("applying")
+
+    def _judge(self, push: Push) -> Verdict:
+        if self.is_done():
+            return Verdict.ENDED
+        if (push.life, push.number) <= self._newest.get(push.worker, (-1, -1))[:2]:
+            return Verdict.REPEATED
+        if not push.is_finite:
+            return Verdict.NONFINITE
+        staleness = self.version - push.version
+        most = 0 if self._num_awaited else self._max_staleness
+        if most is not None and staleness > most:
+            return Verdict.STALE
+        return Verdict.ACCEPTED
+
+    def _wait(self, push: Push) -> Verdict:
+        """Waits until enough gradients of this round are there; the last of them applies all."""
+        while self._round.get(push.worker) is push:
+            if self._should_stop():
+                return Verdict.ENDED
+            self._changed.wait(_SLICE_SECONDS)
+        is_in = self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number)
+        return Verdict.ACCEPTED if is_in else Verdict.REPEATED
+
+    def _update(self) -> Verdict:
+        pushes = [self._round[worker] for worker in sorted(self._round)]
+        self._round = {}
+        self._changed.notify_all()
+        with self._account.part("applying"):
+            gradients = pushes[0].gradients
+            for push in pushes[1:]:
+                gradients = [total + more for total, more in zip(gradients, push.gradients)]
+            if self._is_mean and len(pushes) > 1:
+                gradients = [total / np.float32(len(pushes)) for total in gradients]
+            scheduled = self._schedule(self.frames)
+            tensors = [tf.convert_to_tensor(np.float32(scheduled[name])) for name in ("learning_rate", "epsilon")]
+            is_finite = bool(self._apply([tf.convert_to_tensor(g) for g in gradients], *tensors))
+        if not is_finite:
+            return Verdict.NONFINITE
+        self.version += 1
+        for push in pushes:
+            self._newest[push.worker] = (push.life, push.number, self.version)
+            self.frames += push.num_frames
+        return Verdict.ACCEPTED
+
+    def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> tf.Tensor:
+        self._optimizer.epsilon.assign(epsilon)
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        return appliers.apply(
+            self._optimizer, self._variables, gradients, is_finite=is_finite, learning_rate=learning_rate
+        )
+
+
+def slots_of(variables: Sequence[tf.Variable], optimizer) -> list[list[np.ndarray]]:
+    """Returns copies of the optimizer's slots, a list for each variable."""
+    return [
+        [optimizer.get_slot(variable, name).numpy() for name in optimizer.get_slot_names()] for variable in variables
+    ]
+
+
+def restore(state: State, variables: Sequence[tf.Variable], optimizer) -> None:
+    """Copies a state into variables and optimizer; without slots, into the variables alone."""
+    for variable, array in zip(variables, state.parameters, strict=True):
+        variable.assign(array)
+    for variable, slots in zip(variables, state.slots):
+        for name, array in zip(optimizer.get_slot_names(), slots, strict=True):
+            optimizer.get_slot(variable, name).assign(array)
+    optimizer.iterations.assign(state.version)
+
+
+def partition(sizes: Sequence[int], num_shards: int) -> list[list[int]]:
+    """Returns which tensors each shard holds, of about equal sizes together: the largest first, to the emptiest."""
+    shards, totals = [[] for _ in range(num_shards)], [0] * num_shards
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        emptiest = min(range(num_shards), key=lambda shard: (totals[shard], shard))
+        shards[emptiest].append(index)
+        totals[emptiest] += sizes[index]
+    return [sorted(shard) for shard in shards]

@@ -1,0 +1,123 @@
+"""What passes between a worker and the shards of a parameter server: a gradient there, parameters back.
+
+A message is a list of arrays, which cross through shared memory on one machine and over RPC from one to another.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impala.config import Config, flatten
+
+
+class Facts(NamedTuple):
+    """What server and worker must agree on, and the names of what comes with a gradient."""
+
+    settings: dict[str, str]  # value by key of the configuration
+    parameters: list[tuple[str, tuple[int, ...]]]  # name and shape
+    metrics: list[str]
+    columns: list[str]
+
+
+class Shard(NamedTuple):
+    """Which tensors a shard of the server holds, and the shapes of what passes."""
+
+    tensors: list[int]
+    shapes: list[tuple[int, ...]]  # of these
+    num_metrics: int
+    num_columns: int
+    batch_size: int
+
+    def fields(self) -> tuple[list, list]:
+        """Returns shape and dtype of each array that is sent, and of each that comes back."""
+        arrays = [(shape, np.float32) for shape in self.shapes]
+        columns = (self.num_columns, self.batch_size)
+        facts = [((3,), np.int64), ((self.num_metrics,), np.float32), (columns, np.float64)]
+        return facts + arrays, [((3,), np.int64), *arrays]
+
+
+class Answer(NamedTuple):
+    """What a server says of a gradient: `verdict` and newest parameters of each shard; version, frames of the first."""
+
+    verdicts: list[int]
+    version: int
+    frames: int
+    arrays: list[np.ndarray]
+
+
+def settings_of(config: Config) -> dict[str, str]:
+    """Returns those values that server and workers must share."""
+    sections = ("environment.", "agent.", "network.", "loss.", "learner.", "server.", "program", "seed")
+    return {key: repr(value) for key, value in flatten(config).items() if key.startswith(sections)}
+
+
+def difference(mine: Facts, theirs: Facts) -> str | None:
+    """Returns in words what a worker has that a server does not, or None."""
+    for key, value in mine.settings.items():
+        if theirs.settings.get(key) != value:
+            return f"{key}={theirs.settings.get(key)}; expected {value}"
+    for one, other in zip(mine.parameters, theirs.parameters):
+        if one != other:
+            return f"parameter {other[0]} of shape {list(other[1])}; expected {one[0]} of {list(one[1])}"
+    if len(mine.parameters) != len(theirs.parameters):
+        return f"{len(theirs.parameters)} parameters; expected {len(mine.parameters)}"
+    return None
+
+
+def parameters_of(variables: Sequence) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns names and shapes of a network's parameters."""
+    return [(variable.name, tuple(variable.shape)) for variable in variables]
+
+
+class Exchange:
+    """A worker's connections to all shards.
+
+    Args:
+      requests: of each shard, (number, *arrays) → pending arrays.
+      shards: of the server.
+      versions: of the parameters that the worker has of each shard.
+      frames_per_step: emulator frames of a transition.
+      should_stop: asked while waiting for an answer; True raises `acting.remote.Stopped`.
+    """
+
+    def __init__(
+        self, requests: Sequence[Callable], shards: Sequence[Shard], versions: Sequence[int], *,
+        frames_per_step: int, should_stop: Callable[[], bool],
+    ):  # fmt: skip
+        self._requests, self._shards, self._versions = requests, shards, list(versions)
+        self._frames_per_step, self._should_stop, self._number = frames_per_step, should_stop, 0
+
+    def __call__(self, gradient, num_transitions: int) -> Answer:
+        """Sends a `differentiators.Gradient` to all shards, each its part; returns what they answer."""
+        from impala.acting import remote
+
+        self._number += 1
+        pending = [
+            request(
+                self._number,
+                np.array([version, num_transitions * self._frames_per_step, gradient.is_finite], np.int64),
+                gradient.metrics, gradient.columns, *(gradient.arrays[index] for index in shard.tensors),
+            )
+            for request, shard, version in zip(self._requests, self._shards, self._versions)
+        ]  # fmt: skip
+        arrays: list[Any] = [None] * sum(len(shard.tensors) for shard in self._shards)
+        heads = []
+        for one, shard in zip(pending, self._shards):
+            head, *parameters = remote.result_of(one, self._should_stop)
+            heads.append(head)
+            for index, array in zip(shard.tensors, parameters, strict=True):
+                arrays[index] = array
+        self._versions = [int(version) for _, version, _ in heads]
+        return Answer([int(verdict) for verdict, _, _ in heads], self._versions[0], int(heads[0][2]), arrays)
+
+
+def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], num_metrics: int, num_columns: int) -> list[Shard]:
+    """Returns how tensors of these shapes are spread over the configured shards."""
+    from impala.learning.server import partition
+
+    parts = partition([int(np.prod(shape)) for shape in shapes], config.server.num_shards)
+    return [
+        Shard(part, [tuple(shapes[index]) for index in part], num_metrics, num_columns, config.learner.batch_size)
+        for part in parts
+    ]

@@ -1,0 +1,289 @@
+"""What runs inside the processes of a parameter server: a shard each; the first has the `Head` of the run."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from impala import agents
+from impala.agents import shared
+from impala.config import Config
+from impala.nodes import exchanging
+from impala.nodes.head import Head
+from impala.nodes.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
+from impala.types import EnvironmentSpec
+
+_LOOK_SECONDS, _ASK_SECONDS = 0.1, 30.0
+
+
+def add(program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
+    """Adds the shards of a parameter server to a program; returns their handles."""
+    from impala.launching import roles
+    from impala.launching.rpc_node import RpcNode
+
+    threads = dict(thread_pool_size=config.actor.num_actors + NUM_SPARE_THREADS)  # each worker may wait at a barrier
+    others = [
+        RpcNode(ShardNode, config, spec, run, index, courier_kwargs=threads)
+        for index in range(1, config.server.num_shards)
+    ]
+    to_others = [node.create_handle() for node in others]
+    first = RpcNode(ServerNode, config, spec, run, others=to_others, courier_kwargs=threads)
+    shards = [program.add_node(first, roles.SERVER.name)]
+    shards += [program.add_node(node, roles.SHARD.name) for node in others]
+    for handle in shards:
+        handle.set_client_kwargs(call_timeout=RPC_SECONDS)
+    for handle in to_others:
+        handle.set_client_kwargs(call_timeout=_ASK_SECONDS)
+    return shards
+
+
+class ShardNode:
+    """Holds some of the parameters and applies workers' gradients of them.
+
+    Args:
+      index: of the shard.
+    """
+
+    RPCS = ("address", "begin", "join", "push", "read", "copy")
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int):
+        from impala.launching import processes, roles
+
+        self.stop = processes.prepare(*((roles.SHARD, index - 1) if index else (roles.SERVER, 0)))
+        from impala.launching import shared_memory
+
+        processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
+        self._config, self._spec, self._run = config, spec, run
+        self._begun = threading.Event()
+        self.network = agents.of(config).make_network(config, spec, on_cpu=True)
+        self._parameters = list(self.network.trainable_variables)
+        self._shards = exchanging.shards_of(config, [tuple(v.shape) for v in self._parameters], 0, 0)
+        self._shard, self._names = self._shards[index], {}
+        self._address = shared_memory.new_address()
+        shared_memory.Server(self._address, self.push)
+
+    # --- RPCs ---
+
+    def begin(self, *state: Any) -> None:
+        """Takes the `server.State` that this shard begins with, once."""
+        from impala.learning import server
+
+        if self._begun.is_set():  # the answer was lost
+            return
+        config = self._config
+        self.server = server.ParameterServer(
+            server.State(*state), lambda variables: shared.make_optimizer(config, variables),
+            agents.of(config).make_schedules(config), max_staleness=config.server.max_staleness,
+            num_awaited=config.actor.num_actors if config.server.barrier else None,
+            is_mean=config.loss.reduction == "mean", should_stop=self.stop.is_set,
+        )  # fmt: skip
+        self._begun.set()
+
+    def address(self) -> str:
+        """Returns the address of `push` in shared memory."""
+        return self._address
+
+    def join(self, worker: int, facts: tuple) -> tuple[int, int, list]:
+        """Lets a worker in; returns version, frames and parameters of this shard.
+
+        Raises:
+          remote.Refused: the worker's network or configuration is another one.
+        """
+        from impala.acting.remote import Refused
+
+        theirs = exchanging.Facts(*facts)
+        theirs = theirs._replace(parameters=[(name, tuple(shape)) for name, shape in theirs.parameters])
+        mine = exchanging.Facts(
+            exchanging.settings_of(self._config), exchanging.parameters_of(self._parameters), [], []
+        )
+        if said := exchanging.difference(mine, theirs):
+            raise Refused(f"worker {worker} has {said}, as the server has")
+        self._names[worker] = (tuple(theirs.metrics), tuple(theirs.columns))
+        while not self._begun.wait(_LOOK_SECONDS):
+            if self.stop.is_set():
+                raise Refused("the server ends")
+        return self.server.read()
+
+    def push(self, name: tuple[int, int], number: int, *arrays: Any) -> tuple:
+        """Takes a gradient of a worker, `name` being its index and life; returns the verdict and the parameters.
+
+        Raises:
+          remote.Refused: the worker has not joined, or the arrays are not those that were agreed on.
+        """
+        from impala.learning.server import Push
+
+        arrays = arrays[0] if len(arrays) == 1 else arrays  # through shared memory they come as one list
+        worker, life = name
+        names = self._check(worker, arrays)
+        (version, num_frames, is_finite), metrics, columns, *gradients = arrays
+        push = Push(worker, life, number, int(version), gradients, int(num_frames), bool(is_finite))
+        with self.server.held():
+            verdict = self.server.push(push, lambda update: self._accepted(update, names, metrics, columns))
+            now, frames, parameters = self.server.read()
+        return np.array([verdict, now, frames], np.int64), *parameters
+
+    def read(self) -> tuple[int, int, list]:
+        """Returns version, frames and parameters of this shard."""
+        return self.server.read()
+
+    def copy(self) -> tuple:
+        """Returns a `server.State` of this shard."""
+        return tuple(self.server.copy())
+
+    def _check(self, worker: int, arrays: Sequence[np.ndarray]) -> tuple:
+        from impala.acting.remote import Refused
+
+        if worker not in self._names:
+            raise Refused(f"worker {worker} has not joined; expected `join` first")
+        metrics, columns = self._names[worker]
+        shard = self._shard._replace(
+            num_metrics=len(metrics), num_columns=len(columns), batch_size=self._config.learner.batch_size
+        )
+        expected = [(tuple(shape), np.dtype(dtype)) for shape, dtype in shard.fields()[0]]
+        if [(array.shape, array.dtype) for array in arrays] != expected:
+            shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
+            raise Refused(f"worker {worker}: arrays {shown}; expected those of its shard")
+        return metrics, columns
+
+    def _accepted(self, update: int, names: tuple, metrics: np.ndarray, columns: np.ndarray) -> None:
+        """Called with every gradient that was applied; the first shard keeps its metrics."""
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        from impala.launching import processes
+
+        processes.begin(self.stop)
+        while not self.stop.is_set():
+            self.stop.wait(_LOOK_SECONDS)
+        processes.finish()
+
+
+class ServerNode(ShardNode):
+    """The first shard: also restores and saves the whole, counts, reports, and ends the run.
+
+    Args:
+      others: RPC clients of the other shards.
+    """
+
+    RPCS = (*ShardNode.RPCS, "get_weights", "frames", "report", "evaluated", "status")
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, others: Sequence = ()):
+        from impala.launching import processes
+
+        super().__init__(config, spec, run, 0)
+        if config.server.num_shards > len(self._parameters):
+            processes.refuse(
+                f"server.num_shards={config.server.num_shards}: more than the {len(self._parameters)} tensors of the "
+                f"network; expected at most {len(self._parameters)}"
+            )
+        self._others, self._logged = others, time.monotonic()
+        self._optimizer = shared.make_optimizer(config, self._parameters)
+        self.head = Head(
+            config, spec, run, self.stop, num_updates=self._num_updates, gather=self._gather,
+            trackables=dict(network=self.network, optimizer=self._optimizer),
+        )  # fmt: skip
+        self.begin(*self._part(0))
+        self.server.is_done = self.head.is_done
+
+    def _num_updates(self) -> int:
+        return self.server.version
+
+    def _part(self, index: int) -> tuple:
+        """Returns the `server.State` that a shard begins with."""
+        from impala.learning import server
+
+        mine = [self._parameters[tensor] for tensor in self._shards[index].tensors]
+        version, frames = (int(self.head.state.get(name, 0)) for name in ("updates", "frames"))
+        return version, frames, [v.numpy() for v in mine], server.slots_of(mine, self._optimizer)
+
+    # --- RPCs ---
+
+    def get_weights(self, newer_than: int) -> tuple[int, list]:
+        """Returns (version, arrays of all shards), without arrays when `newer_than` is up to date."""
+        if self.server.version <= newer_than:
+            return self.server.version, []
+        with self.server.held():
+            parts = [self.server.read(), *(pending.result() for pending in [o.futures.read() for o in self._others])]
+        arrays: list = [None] * len(self._parameters)
+        for shard, (_, _, parameters) in zip(self._shards, parts):
+            for tensor, array in zip(shard.tensors, parameters):
+                arrays[tensor] = array
+        return parts[0][0], arrays
+
+    def frames(self) -> int:
+        """Returns the emulator frames trained on so far."""
+        return self.head.monitor.frames
+
+    def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
+        """See `Head`."""
+        self.head.report(actor, number, shares, episodes)
+
+    def evaluated(self, mean: float) -> None:
+        """See `Head`."""
+        self.head.evaluated(mean)
+
+    def status(self) -> dict[str, Any]:
+        """See `Head`."""
+        return self.head.status()
+
+    def _accepted(self, update: int, names: tuple, metrics: np.ndarray, columns: np.ndarray) -> None:
+        metric_names, column_names = names
+        self.head.monitor.add_update(
+            update, dict(zip(metric_names, metrics.tolist())), dict(zip(column_names, columns.copy()))
+        )
+
+    def _gather(self) -> None:
+        """Copies all shards of one moment into the network and the optimizer that checkpoints are made of.
+
+        Gradients wait for the copy and not for the disk. One that is on its way then may be in some shards' parts only.
+        """
+        from impala.learning import server
+
+        with self.server.held():
+            pending = [other.futures.copy() for other in self._others]
+            states = [self.server.copy(), *(server.State(*one.result()) for one in pending)]
+        for shard, state in zip(self._shards, states):
+            server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
+        self._optimizer.iterations.assign(states[0].version)
+
+    # --- the loop ---
+
+    def run(self) -> None:
+        from impala.launching import processes
+
+        self.head.begin()
+        processes.begin(self.stop)
+        self.stop.doing = "starting"  # until the first gradient
+        jobs = self.head.jobs(self._log, copy=None)  # there is no population
+        try:
+            for pending in [o.futures.begin(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
+                pending.result()
+            while not (self.stop.is_set() or self.head.is_done()):
+                self.stop.wait(_LOOK_SECONDS)
+                if self.head.has_trained:
+                    self.stop.doing = "running" if self.stop.doing == "starting" else self.stop.doing
+                    self.head.note_progress()
+                for job in jobs:
+                    job.maybe_run()
+            self.server.is_done = lambda: True  # what is saved is what was trained
+            self.stop.doing = "saving"
+            status, words = self.head.end(0, "", self._log)
+        except Exception as error:
+            logging.exception("the parameter server failed")
+            status, words = processes.EXIT_TRY_AGAIN, f"the parameter server failed: {error}"
+        processes.finish(status, words)
+
+    def _log(self) -> None:
+        from impala.learning.server import Verdict
+
+        counts, busy, now = self.server.counts, self.server.busy_fraction(), time.monotonic()
+        self.head.monitor.add_wait((1.0 - busy) * (now - self._logged))
+        self._logged = now
+        refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE)
+        columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in refused}
+        scheduled = agents.of(self._config).make_schedules(self._config)(self.frames())
+        self.head.log(scheduled=scheduled, fill=None, columns=columns | dict(server_busy_fraction=busy))

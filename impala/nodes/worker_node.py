@@ -1,0 +1,98 @@
+"""What runs inside the process of a worker: it acts, differentiates and sends gradients to a parameter server."""
+
+from impala.config import Config
+from impala.nodes import exchanging
+from impala.nodes.reporter import Reporter
+from impala.nodes.run import Run
+from impala.nodes.working import Worker
+from impala.types import EnvironmentSpec
+
+
+class WorkerNode:
+    """Runs a `Worker` until it is told to stop, and reports to the first shard.
+
+    Args:
+      servers: RPC clients of the server's shards.
+    """
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, servers):
+        from impala.launching import processes, roles
+
+        self._stop = processes.prepare(roles.ACTOR, index)
+        processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
+        self._config, self._spec, self._index, self._servers = config, spec, index, servers
+        self._incarnation = processes.incarnation(run.incarnation)
+        self._worker = Worker(config, spec, index, self._incarnation)
+
+    def _join(self) -> exchanging.Exchange:
+        """Takes over the server's parameters; returns the connection to it."""
+        from impala.acting import remote
+
+        worker, variables = self._worker, self._worker.variables
+        facts = exchanging.Facts(
+            exchanging.settings_of(self._config), exchanging.parameters_of(variables), list(worker.metrics),
+            list(worker.columns),
+        )  # fmt: skip
+        shards = exchanging.shards_of(
+            self._config, [tuple(v.shape) for v in variables], len(worker.metrics), len(worker.columns)
+        )
+        arrays, states = [None] * len(variables), []
+        for server, shard in zip(self._servers, shards, strict=True):
+            pending = remote.over_rpc(server.futures.join)(self._index, tuple(facts))
+            states.append(remote.result_of(pending, self._stop.is_set))
+            for tensor, array in zip(shard.tensors, states[-1][2], strict=True):
+                arrays[tensor] = array
+        version, frames, _ = states[0]
+        worker.assign(version, frames, arrays)
+        life = remote.new_life(self._incarnation)
+        requests = [self._request(server, shard, life) for server, shard in zip(self._servers, shards)]
+        return exchanging.Exchange(
+            requests, shards, [version for version, _, _ in states], frames_per_step=self._spec.frames_per_step,
+            should_stop=self._stop.is_set,
+        )  # fmt: skip
+
+    def _request(self, server, shard: exchanging.Shard, life: int):
+        """Returns the configured way to push: through shared memory, or over RPC."""
+        import functools
+
+        from impala.acting import remote
+        from impala.launching import shared_memory
+
+        name = (self._index, life)
+        if self._config.server.transport == "shared_memory":
+            address = remote.result_of(remote.over_rpc(server.futures.address)(), self._stop.is_set)
+            if shared_memory.is_reachable(address):  # else the server is on another host
+                arguments, results = shard.fields()
+                return shared_memory.Caller(address, name, arguments=arguments, results=results)
+        return functools.partial(remote.over_rpc(server.futures.push), name)
+
+    def run(self) -> None:
+        from impala.acting import remote
+        from impala.launching import processes
+        from impala.timing import TimeAccount
+
+        try:
+            exchange = self._join()
+            processes.begin(self._stop)
+            self._work(exchange, TimeAccount())
+        except remote.Stopped:
+            pass
+        finally:
+            self._worker.close()
+        processes.finish()
+
+    def _work(self, exchange: exchanging.Exchange, account) -> None:
+        from impala.acting import actors
+
+        worker, report = self._worker, Reporter(self._servers[0], self._index, self._incarnation)
+        self._stop.doing = "starting"  # until the first gradient
+        while not self._stop.is_set():
+            report.add(worker.act())
+            if (batch := worker.batch()) is not None:
+                gradient = worker.differentiate(batch)
+                with account.part("blocked"):
+                    answer = exchange(gradient, worker.num_transitions(gradient))
+                worker.assign(answer.version, answer.frames, answer.arrays)
+                self._stop.doing = "running"
+            if report.is_due():
+                report.send(actors.total_fractions(worker.lanes, account.fraction("blocked")))

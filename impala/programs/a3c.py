@@ -1,0 +1,45 @@
+"""A3C (Mnih et al. 2016, arXiv:1602.01783).
+
+    worker 0: θ' ← θ, T steps, gradient ─┐   gradients   ┌─ parameter server ─────────────────────────┐
+    worker 1: …                          ┼─────────────▶ │ θ, and the optimizer's state, shared by all │
+    worker n: …                          ┘               │ one gradient after the other, as they come  │
+       ▲                                                 └─────────────────────────────────────────────┘
+       └───────────────────────────── θ, with each answer ◀──────────────────┘
+
+No trajectory leaves its worker. A worker acts and differentiates with the same copy θ' of the parameters, so that its
+returns are on-policy; but its gradient is applied to parameters that other workers have changed meanwhile, W − 1 times
+with W workers of one speed. The lag in the metrics is this staleness. With `server.barrier` the server waits for the
+gradients of all workers and applies their sum: A2C.
+
+Differences from the paper: workers are processes, not threads; a worker steps `actor.num_environments` environments at
+once, whose unrolls of T steps make a gradient; an unroll goes on across the end of an episode, masked
+there; the server applies one gradient at a time, where the paper's threads write without locks; gradients are clipped,
+each by its own worker, to the global norm `learner.max_grad_norm`.
+
+With `server.num_shards` K the parameters are spread over K processes, whole tensors each. A shard applies its part of a
+gradient when it comes: two workers' gradients may be applied in one order here and in another there.
+"""
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+
+from impala.config import Config
+from impala.launching import roles
+from impala.nodes import server_node
+from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes.run import Run
+from impala.nodes.worker_node import WorkerNode
+from impala.types import EnvironmentSpec
+
+ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires the shards of the parameter server, `actor.num_actors` workers, and the evaluator if there is one."""
+    program = lp.Program(config.program)
+    servers = server_node.add(program, config, spec, run)
+    for index in range(config.actor.num_actors):
+        program.add_node(lp.PyClassNode(WorkerNode, config, spec, run, index, servers=servers), roles.ACTOR.name)
+    if config.evaluator.num_episodes:
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=servers[0]), "evaluator")
+    return program

@@ -1,0 +1,197 @@
+"""The parameter server: what it accepts, in which order, and that shards, repetitions and barriers change no number."""
+
+import functools
+import threading
+from concurrent import futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala.learning import optimizers
+from impala.learning.server import ParameterServer, Push, State, Verdict, partition, restore, slots_of
+
+SHAPES = [(4, 3), (3,), (3, 2), (2,)]
+RATE, EPSILON = 0.01, 1e-3
+
+
+def parameters(seed=0):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
+
+
+def make(arrays=None, name="rmsprop", **settings):
+    state = State(0, 0, parameters() if arrays is None else arrays, [])
+    make_optimizer = functools.partial(optimizers.make, name, epsilon=EPSILON)
+    return ParameterServer(state, make_optimizer, lambda frames: dict(learning_rate=RATE, epsilon=EPSILON), **settings)
+
+
+def push(server, number, *, worker=0, version=None, gradients=None, life=0, **more):
+    gradients = parameters(100 + number) if gradients is None else gradients
+    version = server.version if version is None else version
+    return server.push(Push(worker, life, number, version, gradients, 20, **more))
+
+
+def test_it_applies_what_rmsprop_says():
+    """By hand: s ← 0.99 s + 0.01 g², w ← w − lr g / √(s + ε), s_0 = 1 (learning/rmsprop.py)."""
+    server, expected, slots = make(), parameters(), [np.ones(shape) for shape in SHAPES]
+    for number in range(3):
+        assert push(server, number) is Verdict.ACCEPTED
+        for index, gradient in enumerate(parameters(100 + number)):
+            slots[index] = 0.99 * slots[index] + 0.01 * gradient.astype(float) ** 2
+            expected[index] = expected[index] - RATE * gradient / np.sqrt(slots[index] + EPSILON)
+    version, frames, arrays = server.read()
+    assert (version, frames) == (3, 60)
+    for one, other in zip(arrays, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "centered_rmsprop", "adam"])
+@pytest.mark.parametrize("num_shards", [2, 4])
+def test_shards_are_one_server_bit_for_bit(name, num_shards):
+    whole, parts = make(name=name), partition([int(np.prod(shape)) for shape in SHAPES], num_shards)
+    shards = [make([parameters()[i] for i in part], name=name) for part in parts]
+    for number in range(20):
+        push(whole, number)
+        for part, shard in zip(parts, shards):
+            push(shard, number, gradients=[parameters(100 + number)[i] for i in part])
+    arrays = whole.read()[2]
+    for part, shard in zip(parts, shards):
+        for index, array in zip(part, shard.read()[2]):
+            np.testing.assert_array_equal(array, arrays[index])
+    assert np.abs(arrays[0] - parameters()[0]).max() > 0.01, "it moved"
+
+
+def test_a_partition_holds_every_tensor_once_and_is_even():
+    parts = partition([100, 1, 60, 50, 3], 2)
+    assert sorted(sum(parts, [])) == [0, 1, 2, 3, 4]
+    assert sorted(sum([100, 1, 60, 50, 3][i] for i in part) for part in parts) == [104, 110]
+
+
+@pytest.mark.parametrize("staleness, verdict", [(2, Verdict.ACCEPTED), (3, Verdict.STALE)])
+def test_a_gradient_may_be_as_stale_as_it_is_said_and_no_more(staleness, verdict):
+    server = make(max_staleness=2)
+    for number in range(5):
+        push(server, number)
+    before = server.read()[2]
+    assert push(server, 9, worker=1, version=5 - staleness) is verdict
+    assert server.version == 5 + (verdict is Verdict.ACCEPTED)
+    changed = any((one != other).any() for one, other in zip(before, server.read()[2]))
+    assert changed == (verdict is Verdict.ACCEPTED)
+
+
+def test_a_repetition_is_not_applied_twice_and_workers_and_lives_are_told_apart():
+    server = make()
+    assert push(server, 1) is Verdict.ACCEPTED
+    before = server.read()
+    assert push(server, 1) is Verdict.REPEATED  # its answer was lost
+    assert push(server, 0) is Verdict.REPEATED
+    assert server.read()[0] == before[0] and all((a == b).all() for a, b in zip(server.read()[2], before[2]))
+    assert push(server, 1, worker=1) is Verdict.ACCEPTED
+    assert push(server, 1, life=1) is Verdict.ACCEPTED
+    assert push(server, 7, life=0) is Verdict.REPEATED, "an earlier life's"
+    assert server.version == 3
+    assert [server.counts[v] for v in Verdict] == [3, 0, 3, 0, 0]
+
+
+@pytest.mark.parametrize("how", ["gradient", "loss"])
+def test_what_is_not_finite_changes_nothing(how):
+    server, gradients = make(name="adam"), parameters(5)
+    if how == "gradient":
+        gradients[2][0, 1] = np.nan
+    push(server, 0)
+    before = server.copy()
+    assert push(server, 1, gradients=gradients, is_finite=how == "gradient") is Verdict.NONFINITE
+    after = server.copy()
+    assert before[:2] == after[:2]
+    for one, other in zip(tf.nest.flatten(before[2:]), tf.nest.flatten(after[2:])):
+        np.testing.assert_array_equal(one, other)
+    assert push(server, 1) is Verdict.ACCEPTED, "the number was not used up"
+
+
+@pytest.mark.parametrize("is_mean", [False, True])
+def test_a_barrier_makes_one_update_of_all_gradients(is_mean):
+    server, alone = make(num_awaited=3, is_mean=is_mean), make()
+    with futures.ThreadPoolExecutor(3) as pool:
+        for round_ in range(4):
+            verdicts = [pool.submit(push, server, round_, worker=w, version=round_, gradients=parameters(10 * round_ + w)) for w in (2, 0, 1)]
+            assert [one.result(20) for one in verdicts] == [Verdict.ACCEPTED] * 3
+            sums = [a + b + c for a, b, c in zip(*(parameters(10 * round_ + w) for w in range(3)))]
+            push(alone, round_, gradients=[total / np.float32(3) for total in sums] if is_mean else sums)
+    assert server.read()[:2] == (4, 240)
+    for one, other in zip(server.read()[2], alone.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_late_gradient_of_an_old_round_is_refused_and_a_stopped_one_does_not_wait():
+    stopping = threading.Event()
+    server = make(num_awaited=2, should_stop=stopping.is_set)
+    with futures.ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(push, server, 0, worker=w, version=0) for w in (0, 1)]:
+            assert one.result(20) is Verdict.ACCEPTED
+        assert push(server, 1, worker=0, version=0) is Verdict.STALE
+        waiting = pool.submit(push, server, 2, worker=0, version=1)
+        assert not futures.wait([waiting], 0.5).done
+        stopping.set()
+        assert waiting.result(20) is Verdict.ENDED
+    assert server.version == 1
+
+
+def test_a_worker_that_comes_back_within_a_round_counts_once():
+    server = make(num_awaited=2)
+    with futures.ThreadPoolExecutor(3) as pool:
+        lost = pool.submit(push, server, 3, worker=0, version=0, gradients=parameters(1))
+        assert not futures.wait([lost], 0.3).done
+        again = pool.submit(push, server, 0, worker=0, version=0, life=1, gradients=parameters(2))
+        assert lost.result(20) is Verdict.REPEATED
+        other = pool.submit(push, server, 0, worker=1, version=0, gradients=parameters(3))
+        assert again.result(20) is other.result(20) is Verdict.ACCEPTED
+    alone = make()
+    push(alone, 0, gradients=[a + b for a, b in zip(parameters(2), parameters(3))])
+    for one, other in zip(server.read()[2], alone.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_after_the_end_nothing_is_applied():
+    server = make()
+    server.is_done = lambda: server.version >= 2
+    assert [push(server, number) for number in range(4)] == [Verdict.ACCEPTED] * 2 + [Verdict.ENDED] * 2
+    assert server.version == 2
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "centered_rmsprop", "adam"])
+def test_a_copy_goes_on_where_the_server_stood(name):
+    server = make(name=name)
+    for number in range(5):
+        push(server, number)
+    state = server.copy()
+    variables = [tf.Variable(np.zeros(shape, np.float32)) for shape in SHAPES]
+    optimizer = optimizers.make(name, variables, epsilon=EPSILON)
+    restore(state, variables, optimizer)
+    for one, other in zip(tf.nest.flatten(slots_of(variables, optimizer)), tf.nest.flatten(state.slots)):
+        np.testing.assert_array_equal(one, other)
+    later = ParameterServer(
+        state, functools.partial(optimizers.make, name, epsilon=EPSILON),
+        lambda frames: dict(learning_rate=RATE, epsilon=EPSILON),
+    )  # fmt: skip
+    for number in range(5, 8):
+        push(server, number)
+        push(later, number)
+    assert later.read()[:2] == server.read()[:2] == (8, 160)
+    for one, other in zip(later.read()[2], server.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_from_many_threads_every_gradient_is_applied_once():
+    server, num_threads, num_pushes = make(), 8, 40
+    seen = []
+
+    def work(worker):
+        for number in range(num_pushes):
+            one = Push(worker, 0, number, server.version, [np.zeros(shape, np.float32) for shape in SHAPES], 1)
+            assert server.push(one, seen.append) is Verdict.ACCEPTED
+
+    with futures.ThreadPoolExecutor(num_threads) as pool:
+        list(pool.map(work, range(num_threads)))
+    assert server.read()[:2] == (num_threads * num_pushes,) * 2
+    assert seen == list(range(1, num_threads * num_pushes + 1)), "told in order, before the next"

@@ -1,0 +1,195 @@
+"""A3C in lockstep and through real processes: staleness, barrier, shards; it resumes, learns, survives; what it refuses."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import lockstep
+from impala.acting.remote import Refused
+from impala.nodes import checking, exchanging, server_node
+from impala.nodes.run import Run
+from tests.programs.running import (
+    interrupted_and_resumed,
+    node,
+    restarts,
+    rows,
+    run,
+    start,
+    wait_for,
+    wait_until_it_trains,
+)
+
+A3C = ["train", "--config", "configs/a3c_catch.yaml"]
+SMALL = {"actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "target_return": None}
+
+
+def config(**overrides):
+    return config_lib.load("configs/a3c_catch.yaml", SMALL | {k.replace("__", "."): v for k, v in overrides.items()})
+
+
+def played(configuration, num_updates):
+    training = lockstep.of(configuration)
+    updates = [update for _, update in zip(range(num_updates), training.updates())]
+    training.close()
+    return training.weights().arrays, updates
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_a_gradient_is_as_many_updates_stale_as_there_are_other_workers(num_workers):
+    _, updates = played(config(actor__num_actors=num_workers), 20)
+    stale = [update.index - 1 - int(update.batch.weights_version.numpy().max()) for update in updates]
+    assert stale == [min(index, num_workers - 1) for index in range(20)]
+
+
+def test_two_workers_with_a_barrier_are_one_with_twice_the_environments():
+    """The loss is a sum, so that the two gradients add up to that of all chunks."""
+    two = config(actor__num_actors=2, server__barrier=True, learner__learning_rate_schedule="constant")
+    training = lockstep.of(two)
+    ours = [update for _, update in zip(range(10), training.updates())]
+    # The same chunks in one batch, by a learner that has them all.
+    from impala import agents
+    from impala.replay import datasets  # noqa: F401
+
+    network = agents.of(two).make_network(two, training.spec)
+    learner = agents.of(two).make_learner(two, network)
+    training.close()
+    assert ours[-1].index == 10 and training.frames == ours[-1].frames
+    again = lockstep.of(two)
+    worker_batches = []
+    differentiate = {}
+    for worker in again._workers:
+        differentiate[worker.index] = worker.differentiate
+        worker.differentiate = lambda batch, worker=worker: (worker_batches.append(batch), differentiate[worker.index](batch))[1]
+    list(zip(range(10), again.updates()))
+    again.close()
+    import tensorflow as tf
+
+    for first, second in zip(worker_batches[::2], worker_batches[1::2]):
+        axes = {"previous_action", "previous_reward", "weights_version", "origin", "is_replayed"}
+        both = type(first)(*(
+            () if isinstance(a, tuple) else tf.concat([a, b], axis=0 if name in axes else 1)
+            for name, a, b in zip(first._fields, first, second)
+        ))  # fmt: skip
+        learner.update(both, learning_rate=two.learner.learning_rate, entropy_cost=two.loss.entropy_cost, epsilon=two.learner.epsilon)
+    for one, other in zip(learner.weights().arrays, training.weights().arrays):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert learner.num_updates == 10
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of two shards over RPC that Ctrl-C ended, its last row, and the next run: one shard, shared memory."""
+    folder = tmp_path_factory.mktemp("runs") / "a3c"
+    return folder, *interrupted_and_resumed(folder, *A3C, first=["--server.transport", "rpc", "--server.num-shards", "2"])
+
+
+def test_it_resumes_learns_catch_and_ends_by_itself(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["return_mean"]) >= 0.9
+    assert int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+
+
+def test_its_staleness_is_that_of_two_workers(runs):
+    folder, _, _ = runs
+    means = [float(row["lag_mean"]) for row in rows(folder)[2:] if row["lag_mean"]]
+    assert np.mean(means) == pytest.approx(1.0, abs=0.2)
+    assert all(0 < float(row["server_busy_fraction"]) < 1 for row in rows(folder)[2:])
+
+
+def test_a_worker_killed_while_it_works_harms_nobody_and_comes_back(tmp_path):
+    folder = tmp_path / "run"
+    process = start(*A3C, "--run", folder, "--target-return", 2, "--total-frames", 10**9)
+    wait_until_it_trains(folder)
+    os.kill(node(process, "actor/1").pid, signal.SIGKILL)
+    wait_for(lambda: restarts(folder), 60, "it is started again")
+    before = int(rows(folder)[-1]["updates"])
+    wait_for(lambda: int(rows(folder)[-1]["updates"]) > before + 50, 60, "training goes on")
+    actors = lambda: {row["actor"] for row in _episodes(folder)[-5000:]}  # noqa: E731
+    wait_for(lambda: actors() == {"0", "1"}, 60, "both workers play")
+    process.terminate()
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert rows(folder)[-1]["nonfinite_gradients"] == "0"
+    assert [row["node"] for row in restarts(folder)] == ["actor/1"]
+
+
+def _episodes(folder):
+    from impala.monitoring.logs import read_csv
+
+    return read_csv(folder / "episodes.csv")
+
+
+@pytest.fixture
+def shard(tmp_path, monkeypatch):
+    import threading
+
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    made = config()
+    node = server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    facts = exchanging.Facts(exchanging.settings_of(made), exchanging.parameters_of(node.network.trainable_variables), ["num_transitions"], ["weights_version", "oldest_version", "is_replayed", "task", "num_transitions"])
+    return node, facts
+
+
+def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard):
+    node, facts = shard
+    (name, shape), *others = facts.parameters
+    for changed, words in (
+        (facts._replace(settings=facts.settings | {"loss.discount": "0.5"}), r"worker 1 has loss.discount=0.5; expected 0.99, as the server has"),
+        (facts._replace(parameters=[(name, (shape[0] + 1, *shape[1:])), *others]), r"worker 1 has parameter .* of shape \[65, 3\]; expected .* of \[64, 3\]"),
+        (facts._replace(parameters=others), "worker 1 has parameter"),
+    ):  # fmt: skip
+        with pytest.raises(Refused, match=words):
+            node.join(1, tuple(changed))
+    version, frames, arrays = node.join(1, tuple(facts))
+    assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
+
+
+def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
+    node, facts = shard
+    _, _, arrays = node.join(0, tuple(facts))
+    sent = [np.array([0, 20, 1]), np.full(1, 20, np.float32), np.zeros((5, 4)), *(np.zeros_like(array) for array in arrays)]
+    with pytest.raises(Refused, match="worker 3 has not joined"):
+        node.push((3, 0), 1, *sent)
+    for wrong in (sent[:-1], [*sent[:-1], sent[-1].astype(np.float64)], [*sent[:-1], sent[-1][None]]):
+        with pytest.raises(Refused, match="worker 0: arrays .*; expected those of its shard"):
+            node.push((0, 0), 1, *wrong)
+    answer, *parameters = node.push((0, 0), 1, *sent)
+    assert answer.tolist() == [0, 1, 20] and len(parameters) == len(arrays)
+    answer, *_ = node.push((0, 0), 1, *sent)
+    assert answer.tolist() == [2, 1, 20], "repeated"
+    assert node.frames() == node.server.frames == 20
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        ({"learner.batch_size": 16}, "learner.batch_size=16: with program=a3c a worker's gradient is of one chunk of each of its environments; expected actor.num_environments, 32"),
+        ({"server.max_staleness": -1}, "server.max_staleness: got -1; input should be greater than or equal to 0"),
+        ({"server.max_staleness": 1, "server.barrier": True}, "server.max_staleness=1: with server.barrier none is stale; expected null"),
+        ({"loss.correction": "laser"}, "loss.correction=laser: not with program=a3c, where gradients travel and no trajectory is replayed"),
+        ({"loss.popart": True}, "loss.popart=True: not with program=a3c"),
+        ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=a3c; expected 1"),
+        ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=a3c; expected 0.0"),
+        ({"program": "impala", "server.barrier": True}, "server.barrier=True: not with program=impala; expected False"),
+        ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=a3c; expected actor_critic"),
+    ],
+)
+def test_what_a3c_cannot_do_is_refused(overrides, words):
+    with pytest.raises(config_lib.ConfigError) as caught:
+        config_lib.load("configs/a3c_catch.yaml", overrides)
+    assert words in str(caught.value)
+
+
+def test_more_shards_than_tensors_are_refused(tmp_path):
+    result = run(*A3C, "--run", tmp_path / "run", "--server.num-shards", 9)
+    assert result.returncode == 2 and "server.num_shards=9: more than the 8 tensors of the network; expected at most 8" in result.stderr
