@@ -24,7 +24,7 @@ from pathlib import Path
 
 from impala import agents
 from impala import config as config_lib
-from impala.bench import group, parts, schemes, serving, traffic, whole, windows
+from impala.bench import group, parts, schemes, served, serving, traffic, whole, windows
 from impala.nodes import estimates
 from impala.nodes.checking import check
 
@@ -45,11 +45,15 @@ def parts_of(config: config_lib.Config) -> dict[str, Callable]:
     """Returns the parts that an agent step of the configured program costs, by name."""
     if config.replays_alone:
         return _PARTS | _WINDOWS
-    return _PARTS if _is_central(config) else _PARTS | _TABLE
+    return _PARTS if _is_central(config) or _is_served(config) else _PARTS | _TABLE
 
 
 def _is_central(config: config_lib.Config) -> bool:
     return config.has_use_for("inference.transport")
+
+
+def _is_served(config: config_lib.Config) -> bool:
+    return config.has_use_for("server.num_shards")
 
 
 def _alone(function, *arguments):
@@ -74,6 +78,10 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
     if _is_central(config):
         report("now central inference alone")
         result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
+    if _is_served(config):
+        report("now the parameter server alone, and workers without one")
+        result["exchange"] = _alone(served.measure, config, 2 * _PART_SECONDS)
+        result["separate"] = served.separate_rate(config, 2 * _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["bytes_per_frame"] = _alone(_traffic, config)
     if config.has_use_for("loss.clip_rho"):  # V-based schemes
@@ -138,12 +146,23 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
                   f"{100 * served[name] / served['direct']:.0f} % of it, in batches of "
                   f"{served[name + '_batch']:.1f}; a request takes "
                   f"{1e3 * served[name + '_p50']:.1f} ms, p99 {1e3 * served[name + '_p99']:.1f} ms")  # fmt: skip
+    if exchange := result.get("exchange"):
+        _print_exchange(exchange, result)
     parts = result["bytes_per_frame"]
     print(f"{sum(parts.values()):,.0f} bytes cross between processes for each emulator frame: "
           + ", ".join(f"{name} {size:,.0f}" for name, size in parts.items()))  # fmt: skip
     if fractions := result.get("scheme_fractions_of_learner"):
         print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
               + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
+
+
+def _print_exchange(exchange: dict, result: dict) -> None:
+    print(f"an exchange of {exchange['bytes'] / 2e6:.1f} MB each way with the server takes "
+          + ", ".join(f"{1e3 * exchange[name + '_p50']:.1f} ms (p99 {1e3 * exchange[name + '_p99']:.1f}) through {name}"
+                      for name in served.TRANSPORTS)
+          + f"; {1e3 * exchange['optimizer_p50']:.1f} ms of it are the optimizer's")  # fmt: skip
+    print(f"{'separate':10} {result['separate']:10,.0f} agent steps/s of as many processes without a server: "
+          f"the whole runs at {100 * result['train'] / result['separate']:.0f} % of them")  # fmt: skip
 
 
 def _print_comparison(result: dict, path: str, against: str) -> None:

@@ -12,7 +12,7 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
 
     Into a replay table go steps, and windows of them come out. IMPALA's chunks go into a table and out of it, which is
     twice; its weights go to each actor once an unroll. With central inference observations go one way and actions or
-    predictions the other.
+    predictions the other. With a parameter server gradients go one way and parameters the other.
     """
     from impala import agents
     from impala.acting import remote
@@ -32,6 +32,9 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
             parts = {"chunks": 2 * chunk, "weights": 4 * num_parameters / (length * config.actor.num_environments)}
         case "seed":
             parts = _both_ways(remote.decision_fields(spec, 1))
+        case "a3c":  # to the server and back, once an unroll of all environments of a worker
+            both = 4 * num_parameters / (length * config.actor.num_environments)
+            parts = {"gradients": both, "weights": both}
         case "ga3c":
             behaviour = agents.of(config).make_behaviour(config, spec)
             parts = _both_ways(remote.network_fields(spec, 1, behaviour)) | {"chunks": chunk}

@@ -78,9 +78,9 @@ def cpu_seconds(pid: int) -> float:
     return sum(time.user + time.system for time in times)
 
 
-def lockstep_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of lockstep training on one core; replayed frames do not count."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def lockstep_rate(config: config_lib.Config, seconds: float, core: int | None = None) -> float:
+    """Agent steps/s of lockstep training on one core, by default the first; replayed frames do not count."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0)) if core is None else core})
     from impala import lockstep
     from impala.launching import processes
 

@@ -14,6 +14,7 @@ gradient.
 
 import contextlib
 import enum
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -139,7 +140,8 @@ class ParameterServer:
             return Verdict.ENDED
         if (push.life, push.number) <= self._newest.get(push.worker, (-1, -1))[:2]:
             return Verdict.REPEATED
-        if not push.is_finite:
+        # A sum of squares is not finite if an element is not, and takes a third of the time that a look at each takes.
+        if not (push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))):
             return Verdict.NONFINITE
         staleness = self.version - push.version
         most = 0 if self._num_awaited else self._max_staleness
@@ -168,9 +170,7 @@ class ParameterServer:
                 gradients = [total / np.float32(len(pushes)) for total in gradients]
             scheduled = self._schedule(self.frames)
             tensors = [tf.convert_to_tensor(np.float32(scheduled[name])) for name in ("learning_rate", "epsilon")]
-            is_finite = bool(self._apply([tf.convert_to_tensor(g) for g in gradients], *tensors))
-        if not is_finite:
-            return Verdict.NONFINITE
+            self._apply([tf.convert_to_tensor(gradient) for gradient in gradients], *tensors)
         self.version += 1
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
@@ -179,9 +179,8 @@ class ParameterServer:
 
     def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> tf.Tensor:
         self._optimizer.epsilon.assign(epsilon)
-        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
         return appliers.apply(
-            self._optimizer, self._variables, gradients, is_finite=is_finite, learning_rate=learning_rate
+            self._optimizer, self._variables, gradients, is_finite=tf.constant(True), learning_rate=learning_rate
         )
 
 

@@ -7,9 +7,9 @@
        └───────────────────────────── θ, with each answer ◀──────────────────┘
 
 No trajectory leaves its worker. A worker acts and differentiates with the same copy θ' of the parameters, so that its
-returns are on-policy; but its gradient is applied to parameters that other workers have changed meanwhile, W − 1 times
-with W workers of one speed. The lag in the metrics is this staleness. With `server.barrier` the server waits for the
-gradients of all workers and applies their sum: A2C.
+returns are on-policy; but its gradient is applied to parameters that other workers have changed meanwhile: W − 1 times
+on average with W workers, whatever their speeds. The lag in the metrics is this staleness. With `server.barrier` the
+server waits for the gradients of all workers and applies their sum: A2C.
 
 Differences from the paper: workers are processes, not threads; a worker steps `actor.num_environments` environments at
 once, whose unrolls of T steps make a gradient; an unroll goes on across the end of an episode, masked

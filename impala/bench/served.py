@@ -1,0 +1,98 @@
+"""A parameter server: what an exchange with it costs, and what its workers would do without it."""
+
+import functools
+import multiprocessing
+import threading
+import time
+from concurrent import futures
+
+from impala import config as config_lib
+from impala.bench.whole import lockstep_rate
+
+TRANSPORTS = ("shared_memory", "rpc")
+
+
+def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
+    """Returns seconds of an exchange by transport (p50, p99), those of the optimizer in it, and its bytes.
+
+    In an exchange a gradient of all parameters goes to a server of one shard, and the parameters come back.
+    """
+    import numpy as np
+
+    from impala import agents
+    from impala.agents import shared
+    from impala.launching import processes, shared_memory
+    from impala.launching.rpc.client import Client
+    from impala.launching.rpc.server import Server
+    from impala.learning.server import ParameterServer, Push, State
+    from impala.nodes import checking
+
+    processes.hide_gpus()
+    processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
+    agent = agents.of(config)
+    variables = agent.make_network(config, checking.check(config)).trainable_variables
+    arrays = [variable.numpy() for variable in variables]
+    server = ParameterServer(
+        State(0, 0, arrays, []), functools.partial(shared.make_optimizer, config), agent.make_schedules(config)
+    )
+    numbers, lock = iter(range(10**12)), threading.Lock()
+
+    def push(name, number, *gradients):
+        gradients = gradients[0] if len(gradients) == 1 else gradients
+        with lock:
+            number = next(numbers)
+        server.push(Push(0, 0, number, server.version, gradients, 0))
+        return server.read()[2]
+
+    gradients = [np.full_like(array, 1e-6) for array in arrays]
+    result = {"bytes": 2.0 * sum(array.nbytes for array in arrays)}
+    result |= _quantiles("optimizer", lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), seconds / 4)
+    fields = [(array.shape, array.dtype) for array in arrays]
+    address = shared_memory.new_address()
+    memory = shared_memory.Server(address, push)
+    caller = shared_memory.Caller(address, (0,), arguments=fields, results=fields)
+
+    def through_memory():
+        pending = caller(0, *gradients)
+        while not pending.wait(1.0):
+            pass
+        return pending.result()
+
+    result |= _quantiles("shared_memory", through_memory, seconds / 2)
+    caller.close()
+    memory.close()
+    rpc = Server()
+    rpc.Bind("push", push)
+    rpc.Start()
+    client = Client(f"localhost:{rpc.port}", call_timeout=60)
+    result |= _quantiles("rpc", lambda: client.push((0,), 0, *gradients), seconds / 4)
+    rpc.Stop()
+    return result
+
+
+def _quantiles(name: str, call, seconds: float) -> dict[str, float]:
+    import numpy as np
+
+    times, end = [], time.perf_counter() + seconds
+    for _ in range(5):
+        call()
+    while time.perf_counter() < end or len(times) < 20:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return {f"{name}_p50": float(np.percentile(times, 50)), f"{name}_p99": float(np.percentile(times, 99))}
+
+
+def separate_rate(config: config_lib.Config, seconds: float) -> float:
+    """Agent steps/s of as many processes as there are workers, each of which trains parameters of its own on a core."""
+    alone = config_lib.build(config_lib.as_data(config), {"actor.num_actors": 1, "server.barrier": False})
+    with futures.ProcessPoolExecutor(config.actor.num_actors, mp_context=multiprocessing.get_context("spawn")) as pool:
+        rates = [pool.submit(_on_a_core, alone, index, seconds) for index in range(config.actor.num_actors)]
+        return sum(rate.result() for rate in rates)
+
+
+def _on_a_core(config: config_lib.Config, index: int, seconds: float) -> float:
+    import os
+
+    cores = sorted(os.sched_getaffinity(0))
+    return lockstep_rate(config, seconds, core=cores[index % len(cores)])
