@@ -245,7 +245,7 @@ class ServedLockstep:
             while (batch := worker.batch()) is None:
                 finished += worker.act()
             gradient = worker.differentiate(batch)
-            pushed.append((worker, self._pushing.submit(self._push, worker, gradient)))
+            pushed.append((worker, self._pushing.submit(self._server.push, self._push_of(worker, gradient))))
             self._number += 1
             if self._is_round and len(pushed) < len(self._workers):
                 continue
@@ -258,12 +258,11 @@ class ServedLockstep:
             yield Update(self._server.version, self.frames, batch, metrics, finished)
             finished = []
 
-    def _push(self, worker, gradient):
+    def _push_of(self, worker, gradient):
         from impala.learning.server import Push
 
         num_frames = worker.num_transitions(gradient) * self.spec.frames_per_step
-        push = Push(worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite)
-        return self._server.push(push)
+        return Push(worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite)
 
     def weights(self) -> Weights:
         """Returns the server's parameters, with the number of updates that made them."""

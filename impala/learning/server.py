@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers
 from impala.timing import TimeAccount
 
 _SLICE_SECONDS = 0.2
@@ -177,11 +176,10 @@ class ParameterServer:
             self.frames += push.num_frames
         return Verdict.ACCEPTED
 
-    def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> tf.Tensor:
+    def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
         self._optimizer.epsilon.assign(epsilon)
-        return appliers.apply(
-            self._optimizer, self._variables, gradients, is_finite=tf.constant(True), learning_rate=learning_rate
-        )
+        self._optimizer.learning_rate.assign(learning_rate)
+        self._optimizer.apply_gradients(list(zip(gradients, self._variables, strict=True)))
 
 
 def slots_of(variables: Sequence[tf.Variable], optimizer) -> list[list[np.ndarray]]:
