@@ -112,6 +112,13 @@ def test_recurrent_and_with_an_exact_lag_too(lag, overrides):
             np.testing.assert_array_equal(one, other)
 
 
+def test_a_recurrent_worker_is_a_recurrent_learner():
+    """The worker's core state goes on from unroll to unroll, and its gradient is of the chunk's alone: truncated."""
+    one, other = (played(config(program, network__core="lstm", network__core_size=8))[0] for program in ("impala", "a3c"))
+    for ours, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
 def test_every_step_of_an_unroll_is_of_the_version_that_the_lag_says(program):
     _, batches = played(config(program), lag=2)
