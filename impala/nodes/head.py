@@ -29,18 +29,18 @@ class Head:
       stop: the node's `Pulse`.
       trackables: network and optimizer, by name: what a checkpoint holds.
       num_updates: of the learner, done so far.
-      gather: called before a checkpoint is written, where trackables are copies of what learns.
+      hold: makes a context in which nothing is trained, and trackables that are copies of what learns are up to date.
     """
 
     def __init__(
         self, config: Config, spec: EnvironmentSpec, run: Run, stop, *, trackables: dict[str, Any],
-        num_updates: Callable[[], int], gather: Callable[[], None] = lambda: None,
+        num_updates: Callable[[], int], hold: Callable = contextlib.nullcontext,
     ):  # fmt: skip
         from impala.launching import processes
         from impala.monitoring import metrics
 
         self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
-        self._trackables, self._gather, self._reports = trackables, gather, {}
+        self._trackables, self._hold, self._reports = trackables, hold, {}
         self.state = self._restore()
         self._num_restored = int(self.state.get("updates", 0))
         self._saver = Saver(self._checkpoints, self.state, self._checkpoint_bytes(), stop)
@@ -155,11 +155,11 @@ class Head:
 
     def save(self) -> float | None:
         """Writes a checkpoint; if that fails, returns after how many seconds to try again."""
-        self._gather()
-        state = self.monitor.state()
+        with self._hold():  # weights and counts of one moment
+            num_updates, state = self._num_updates(), self.monitor.state()
         if self._member:
             state |= self._member.state(self.monitor.fitness())
-        return self._saver.save(self._num_updates(), state)
+        return self._saver.save(num_updates, state)
 
     def _evolve(self, copy: Callable) -> None:
         """Lets this member of a population evolve, if it is due."""

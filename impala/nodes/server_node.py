@@ -1,5 +1,6 @@
 """What runs inside the processes of a parameter server: a shard each; the first has the `Head` of the run."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -183,7 +184,7 @@ class ServerNode(ShardNode):
         self._others, self._logged = others, time.monotonic()
         self._optimizer = shared.make_optimizer(config, self._parameters)
         self.head = Head(
-            config, spec, run, self.stop, num_updates=self._num_updates, gather=self._gather,
+            config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold,
             trackables=dict(network=self.network, optimizer=self._optimizer),
         )  # fmt: skip
         self.begin(*self._part(0))
@@ -236,7 +237,8 @@ class ServerNode(ShardNode):
             update, dict(zip(metric_names, metrics.tolist())), dict(zip(column_names, columns.copy()))
         )
 
-    def _gather(self) -> None:
+    @contextlib.contextmanager
+    def _hold(self):
         """Copies all shards of one moment into the network and the optimizer that checkpoints are made of.
 
         Gradients wait for the copy and not for the disk. One that is on its way then may be in some shards' parts only.
@@ -246,9 +248,10 @@ class ServerNode(ShardNode):
         with self.server.held():
             pending = [other.futures.copy() for other in self._others]
             states = [self.server.copy(), *(server.State(*one.result()) for one in pending)]
-        for shard, state in zip(self._shards, states):
-            server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
-        self._optimizer.iterations.assign(states[0].version)
+            for shard, state in zip(self._shards, states):
+                server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
+            self._optimizer.iterations.assign(states[0].version)
+            yield
 
     # --- the loop ---
 
