@@ -17,7 +17,7 @@ class Command(NamedTuple):
     ports: tuple[str, ...]  # names of the addresses that it serves
 
 
-def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable | None = None) -> list[Command]:
+def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable) -> list[Command]:
     """Returns a command for each node of an `lp.Program`.
 
     The steps are those of `lp.launch` with `local_mp`, which would then hand the processes to a watcher of its own.
@@ -25,7 +25,7 @@ def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable | N
 
     Args:
       stopper: what `lp.stop()` calls in a node; pickled with it.
-      bind: (node's name, port's name) → an `lp.AbstractAddressBuilder`; None: Launchpad picks ports of this machine.
+      bind: (node's name, port's name) → an `lp.AbstractAddressBuilder`.
     """
     from launchpad import context
     from launchpad.launch import serialization
@@ -42,11 +42,8 @@ def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable | N
         for index, node in enumerate(nodes):
             name = f"{label}/{index}"
             ports[name] = tuple(address.name or f"port{k}" for k, address in enumerate(node.addresses))
-            if bind is None:
-                node.bind_addresses()
-            else:
-                for address, port in zip(node.addresses, ports[name]):
-                    address.bind(bind(name, port))
+            for address, port in zip(node.addresses, ports[name]):
+                address.bind(bind(name, port))
     starts = []
     for label, nodes in program.groups.items():
         data = folder / label / _DATA_FILE

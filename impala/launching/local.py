@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from impala.launching import beats, commands, ending, rpc
+from impala.launching import beats, commands, ending, ports, rpc
 from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE
 from impala.launching.roles import Roles
 
@@ -30,15 +30,17 @@ class Processes:
       starts: a command for each.
       logs: the folder that their output goes to.
       environment: variables for all; only roles that say so see GPUs.
+      holder: of the nodes' ports; held for as long as this object is.
     """
 
     can_start_again = True
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str], holder: ports.Holder,
     ):  # fmt: skip
         self.roles, self._logs, self._listener, self._environment = roles, logs, listener, environment
+        self._ports = holder
         self._commands = {command.name: command for command in starts}
         self._due: dict[str, float] = {}  # when those that ended are started again
         self._began: dict[str, float] = {}
@@ -173,10 +175,12 @@ def launch(program, folder: Path, roles: Roles) -> Processes:
     scratch = logs / "scratch"  # pickled nodes and Reverb's folder, which nobody else removes
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    starts = commands.of(program, scratch, stopper=functools.partial(os.kill, os.getpid(), signal.SIGTERM))
+    holder = ports.Holder()
+    stopper = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+    starts = commands.of(program, scratch, stopper=stopper, bind=lambda *_: ports.Local(holder.take()))
     link_logs(logs, [command.name for command in starts])
     listener = beats.Listener()
-    return Processes(starts, roles, logs, listener, node_environment(listener.address, scratch))
+    return Processes(starts, roles, logs, listener, node_environment(listener.address, scratch), holder)
 
 
 def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala import own, provenance
-from impala.launching import addresses, beats, commands, local, processes, stopping
+from impala.launching import addresses, beats, commands, local, ports, processes, stopping
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
@@ -59,34 +58,24 @@ class NodeHost:
     def __init__(self):
         _sweep()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-        self._listener, self._process, self._held = beats.Listener(), None, []
+        self._listener, self._process, self._ports = beats.Listener(), None, ports.Holder()
         self._name, self._read, self._failure = "", 0, None
 
     def describe(self, own_parts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
         return platform.node(), facts(own_parts)
 
-    def reserve(self, names: Sequence[str], host: str, ports: tuple[int, int]) -> dict[str, str]:
-        """Finds free ports and keeps them until the process starts; returns {name: "host:port"}.
+    def reserve(self, names: Sequence[str], host: str, between: tuple[int, int]) -> dict[str, str]:
+        """Finds free ports and keeps them for the process; returns {name: "host:port"}.
 
         Raises:
-          OSError: no port from `ports[0]` to `ports[1]` is free.
+          OSError: no port from `between[0]` to `between[1]` is free.
         """
-        found, candidates = {}, iter(range(ports[0], ports[1] + 1))
-        for name in names:
-            for port in candidates:
-                probe = socket.socket()
-                try:
-                    probe.bind(("", port))
-                except OSError:
-                    probe.close()
-                    continue
-                self._held.append(probe)
-                found[name] = f"{host}:{port}"
-                break
-            else:
-                raise OSError(f"{platform.node()}: no free port from {ports[0]} to {ports[1]}")
-        return found
+        candidates = iter(range(between[0], between[1] + 1))
+        try:
+            return {name: f"{host}:{self._ports.take(candidates)}" for name in names}
+        except OSError:
+            raise OSError(f"{platform.node()}: no free port from {between[0]} to {between[1]}") from None
 
     def start(self, job: Job, functions: bytes) -> None:
         """Does `_start`; what goes wrong there is told by `status`."""
@@ -115,7 +104,6 @@ class NodeHost:
             environment[STARTED_VARIABLE] = str(time.monotonic() - job.age)
         environment |= {DEVICE_VARIABLE: "0"} if job.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
-        self._release()
         self._listener.begin_anew(job.name)
         blocked = local.signals_blocked() if job.prepares else contextlib.nullcontext()
         with blocked, log.open("ab") as output:
@@ -123,11 +111,6 @@ class NodeHost:
                 commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output,
                 preexec_fn=None if job.prepares else processes.end_with_parent,
             )  # fmt: skip
-
-    def _release(self) -> None:
-        for probe in self._held:
-            probe.close()
-        self._held.clear()
 
     def status(self) -> Status:
         """Returns what is known of the process, and what it wrote since this was last asked."""
@@ -151,7 +134,7 @@ class NodeHost:
 
     def end(self) -> None:
         """Kills the process if it still runs, and removes what was written for it on this host."""
-        self._release()
+        self._ports.close()
         if self._process is not None:
             self.signal(signal.SIGKILL)
             self._process.wait()

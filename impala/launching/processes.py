@@ -170,6 +170,7 @@ def check_port_is_free(port: int) -> None:
     """Refuses the run if something listens on `port` of this machine, even if it is willing to share the port."""
     with socket.socket() as probe:
         try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the launcher's `ports.Holder` may hold it
             probe.bind(("", port))
         except OSError as error:
             refuse(f"port {port}: {error.strerror}; expected a free port, start the run again")

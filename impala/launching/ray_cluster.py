@@ -200,7 +200,7 @@ class Nodes:
         while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
             if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
-                raise NoRoom([self._words_on_room(sorted(others - standing) or sorted(alone - standing))])
+                raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
             time.sleep(0.1)
@@ -249,15 +249,21 @@ class Nodes:
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now
 
-    def _words_on_room(self, names: Sequence[str]) -> str:
-        """Says what is missing for nodes that do not stand."""
-        needs = [self._placement.needs(name) for name in names]
+    def _words_on_room(self, *groups: Sequence[str]) -> str:
+        """Says what is missing for the first group of nodes that has no room, else for the first that misses any."""
         free = self._ray.available_resources()
+
+        def wanted_and_free(names: Sequence[str]) -> list[tuple[str, float, float]]:
+            needs = [self._placement.needs(name) for name in names]
+            cpus, gpus = sum(need.cpus for need in needs), sum(need.gpus for need in needs)
+            return [("CPUs", cpus, free.get("CPU", 0)), ("GPUs", gpus, free.get("GPU", 0))]
+
+        missing = [names for names in groups if names]
+        short = [names for names in missing if any(wanted > there for _, wanted, there in wanted_and_free(names))]
+        names = (short or missing)[0]  # what has room may only be slow to start
         lacks = [
-            f"{sum(of_each):g} {what}, of which {free.get(key, 0):g} are free"
-            for what, key, of_each in (
-                ("CPUs", "CPU", [need.cpus for need in needs]), ("GPUs", "GPU", [need.gpus for need in needs]),
-            ) if sum(of_each)
+            f"{wanted:g} {what}, of which {there:g} are free"
+            for what, wanted, there in wanted_and_free(names) if wanted
         ]  # fmt: skip
         where = " on the launcher's host" if self._placement.at_launcher(names[0]) else ""
         said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]

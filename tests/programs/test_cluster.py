@@ -146,7 +146,7 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     (["--cluster", "HERE", "--threads"], 2, "--cluster: not with --threads"),
     (["--cluster", "HERE", "--cluster.first-port", 3000, "--cluster.last-port", 2000], 2, "expected a range of ports"),
     (["--cluster", "HERE", "--cluster.actor-cpu", 3], 2, "cluster.actor_cpu: unknown key; did you mean cluster.actor_cpus?"),
-    (["--cluster", "HERE", "--cluster.actor-cpus", 3, "--cluster.wait-seconds", 2], 75, "no room for actor/0, actor/1 within 2 s: they need 6 CPUs, of which"),
+    (["--cluster", "HERE", "--cluster.actor-cpus", 3, "--cluster.wait-seconds", 5], 75, "no room for actor/0, actor/1 within 5 s: they need 6 CPUs, of which"),
     pytest.param(
         ["--cluster", "HERE", "--cluster.first-port", 1024, "--cluster.last-port", 1024], 75,
         "no free port from 1024 to 1024", marks=pytest.mark.soak,
