@@ -224,14 +224,17 @@ class ServedLockstep:
         from impala.learning import server
 
         self._config, self.spec = config, checking.check(config)
-        num_workers = config.actor.num_actors
+        num_workers, statistics = config.actor.num_actors, shared.make_statistics(config, self.spec)
         self._workers = [working.Worker(config, self.spec, index) for index in range(num_workers)]
         self.network = self._workers[0].network
         self._server = server.ParameterServer(
-            server.State(0, 0, [v.numpy() for v in self._workers[0].variables], []),
+            server.State(0, 0, [v.numpy() for v in self._workers[0].variables], [], statistics.initial()),
             functools.partial(shared.make_optimizer, config), agents.of(config).make_schedules(config),
-            max_staleness=config.server.max_staleness, is_mean=config.loss.reduction == "mean",
-            num_awaited=num_workers if config.server.barrier else None,
+            merge=statistics.merge,
+            rules=server.Rules(
+                config.server.max_staleness, num_workers if config.server.barrier else None,
+                is_mean=config.loss.reduction == "mean",
+            ),
         )  # fmt: skip
         self._pushing = futures.ThreadPoolExecutor(num_workers)  # at a barrier, each waits for the others
         self._is_round, self._number = config.server.barrier, 0
@@ -262,11 +265,14 @@ class ServedLockstep:
         from impala.learning.server import Push
 
         num_frames = worker.num_transitions(gradient) * self.spec.frames_per_step
-        return Push(worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite)
+        return Push(
+            worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite,
+            worker.increments(),
+        )  # fmt: skip
 
     def weights(self) -> Weights:
         """Returns the server's parameters, with the number of updates that made them."""
-        version, _, arrays = self._server.read()
+        version, _, arrays, _ = self._server.read()
         return Weights(version, arrays)
 
     def close(self) -> None:

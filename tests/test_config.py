@@ -86,7 +86,7 @@ def load_text(tmp_path):
         ("seed", None, "seed: got None; input should be a valid integer"),
         ("environment.name", None, "environment.name: got None; expected a name, or a list of names"),
         # names
-        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, nor package.module:name of your own; did you mean vtrace?"),
+        ("loss.correction", "vtrase", "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, clip, penalty, nor package.module:name of your own; did you mean vtrace?"),
         ("network.torso", "reznet",
          "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
@@ -419,7 +419,7 @@ def test_every_config_of_the_repository_loads_and_makes_the_round_trip(path, loa
     assert load_text(config_lib.dump(config)) == config
 
 
-@pytest.mark.parametrize("path", [p for p in TRAININGS if not p.stem.startswith(("dqn_", "a3c_"))], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [p for p in TRAININGS if not p.stem.startswith(("dqn_", "a3c_", "dppo_", "ppo_"))], ids=lambda path: path.stem)
 def test_every_config_of_the_repository_takes_two_learners(path):
     assert config_lib.load(path, {"learner.num_learners": 2}).learner.num_learners == 2
 
@@ -466,13 +466,14 @@ def test_literals_are_the_names_on_the_shelves():
     from impala.config import sections
     from impala.environments import atari
     from impala.learning import optimizers
-    from impala.losses import actor_critic
+    from impala.losses import actor_critic, ppo
     from impala.replay import tables
 
     v_based, q_based = sections.CORRECTIONS_OF["actor_critic"], sections.CORRECTIONS_OF["q_learning"]
     assert list(v_based) == [*corrections.SCHEMES, *losses.POLICY_TERMS]
     assert {*q_based} - {"n_step", "is"} == {*corrections.Q_SCHEMES} - {"importance_sampling", "acer"}
-    assert literal("loss", "correction") == (*v_based, *q_based)
+    assert list(sections.CORRECTIONS_OF["ppo"]) == list(ppo.SURROGATES)
+    assert literal("loss", "correction") == (*v_based, *q_based, *ppo.SURROGATES)
     assert literal("loss", "entropy_cost_schedule") == literal("learner", "learning_rate_schedule")
     assert set(literal("loss", "reward_clipping")) == set(actor_critic.REWARD_CLIPPING)
     assert set(literal("replay", "queue_kind")) == set(tables.FRESH)
@@ -651,7 +652,8 @@ def test_a_resolved_configuration_has_the_sections_of_its_program_and_agent_and_
     assert ("population" in data) == (program == "impala") and ("min_size" in data.get("replay", ())) == (program in ("dqn", "apex"))
     is_q_learning = program in ("dqn", "apex")
     assert (data["loss"]["correction"] == "n_step") == ("double" in data["agent"]) == is_q_learning
-    assert ("clip_rho" in data["loss"]) == (not is_q_learning)
+    assert ("clip_rho" in data["loss"]) == (program in ("impala", "seed", "ga3c", "a3c"))
+    assert ("num_epochs" in data["agent"]) == ("surrogate_clip" in data["loss"] and "clip_rho" not in data["loss"]) == (program == "dppo")
 
 
 def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_them():
@@ -663,8 +665,8 @@ def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_th
 @pytest.mark.parametrize("data, expected", [
     ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic"),
     ({"agent.double": True}, "agent.double: not with agent.name=actor_critic; expected no such key"),
-    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'dpg', nor package.module:name of your own"),
-    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'dpg', nor package.module:name of your own"),
+    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'dpg', 'ppo', nor package.module:name of your own"),
     ({"network.torso": "my module:Torso"},
      "network.torso: 'my module:Torso' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own"),
     ({"replay.min_size": 7}, "replay.min_size=7: not with program=impala; expected 50000"),

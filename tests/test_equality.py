@@ -29,7 +29,7 @@ def config(program, name="catch", **overrides):
 
 def played(configuration, num_updates=NUM_UPDATES, **kwargs):
     """Returns the weights and the batches of the run in lockstep."""
-    if configuration.program == "a3c":
+    if configuration.program in ("a3c", "dppo"):
         run = lockstep.of(configuration)
         batches = [update.batch for _, update in zip(range(num_updates), run.updates())]
         run.close()
@@ -90,6 +90,17 @@ def test_impala_seed_ga3c_and_a3c_are_one_number_and_a2c_is_it_too(name):
     assert max(np.abs(a - b).max() for a, b in zip(impala, start)) > 0.01, "it moved"
     for one, other in zip(a2c(config("impala", name)), impala, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["catch", "river_swim"])
+def test_ppo_with_one_pass_over_one_batch_is_a2c(name):
+    """At θ = θ_old its gradient is the policy gradient: check (a) of clip and penalty."""
+    for word in ("clip", "penalty"):
+        ppo = config("dppo", name, loss__correction=word, loss__lambda=1.0, loss__reduction="sum", agent__num_epochs=1,
+                     agent__num_minibatches=1, agent__normalise_advantages="none", agent__kl_hinge=1000.0, learner__max_grad_norm=MAX_NORM)  # fmt: skip
+        ours, _ = played(ppo)
+        for one, other in zip(a2c(config("impala", name)), ours, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-6)
 
 
 WORDS = sorted(set(typing.get_args(Correction)) - {"vtrace"})

@@ -1,10 +1,12 @@
 """What several agents have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from impala import own
 from impala.config import Config, ConfigError
-from impala.types import EnvironmentSpec
+from impala.types import Chunk, EnvironmentSpec
 
 
 def check_torso(torso: str, spec: EnvironmentSpec) -> None:
@@ -47,6 +49,45 @@ def make_differentiator(config: Config, network, loss: Callable, forward: Callab
         network, loss, forward=forward, max_grad_norm=config.learner.max_grad_norm,
         jit_compile=config.learner.jit_compile,
     )  # fmt: skip
+
+
+def make_statistics(config: Config, spec: EnvironmentSpec):
+    """Returns the `learning.statistics.Statistics` that an agent's workers share; most share nothing but parameters."""
+    from impala import agents
+    from impala.learning.statistics import NOTHING
+
+    agent = agents.of(config)
+    return agent.make_statistics(config, spec) if hasattr(agent, "make_statistics") else NOTHING
+
+
+def use_statistics(config: Config, network, statistics, state) -> None:
+    """Gives a network what it takes of the statistics, if it takes any."""
+    from impala import agents
+
+    if statistics.size:
+        agents.of(config).use_statistics(network, statistics, state)
+
+
+def make_batches(config: Config, network, spec: EnvironmentSpec, index: int, incarnation: int):
+    """Returns what makes a worker's batches of an iteration's unrolls; of most agents these are one, used once."""
+    from impala import agents
+
+    agent = agents.of(config)
+    if hasattr(agent, "make_batches"):
+        return agent.make_batches(config, network, spec, index, incarnation)
+    return Once()
+
+
+class Once:
+    """An iteration's unrolls as one batch; see `learning.epochs.Epochs`."""
+
+    state = np.zeros(0)
+
+    def __call__(self, unroll: Chunk) -> Iterator[Chunk]:
+        yield unroll
+
+    def take(self) -> np.ndarray:
+        return np.zeros(0)
 
 
 def schedule_end(config: Config, total_frames: int | None) -> int:

@@ -32,8 +32,8 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
             parts = {"chunks": 2 * chunk, "weights": 4 * num_parameters / (length * config.actor.num_environments)}
         case "seed":
             parts = _both_ways(remote.decision_fields(spec, 1))
-        case "a3c":  # to the server and back, once an unroll of all environments of a worker
-            both = 4 * num_parameters / (length * config.actor.num_environments)
+        case "a3c" | "dppo":  # to the server and back with each gradient
+            both = 4 * num_parameters / config.steps_per_update
             parts = {"gradients": both, "weights": both}
         case "ga3c":
             behaviour = agents.of(config).make_behaviour(config, spec)

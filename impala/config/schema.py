@@ -25,6 +25,7 @@ from impala.config.sections import (
     NetworkConfig,
     PopulationConfig,
     Positive,
+    PpoConfig,
     ReplayConfig,
     RestartsConfig,
     Seconds,
@@ -46,13 +47,17 @@ DEFAULTS_OF = {  # by program
         "loss": {"correction": "n_step"},
     },
     "a3c": {"loss": {"correction": "none"}},
+    "dppo": {
+        "server": {"barrier": True}, "loss": {"correction": "clip", "lambda": 0.95, "reduction": "mean"},
+        "learner": {"max_grad_norm": 0.5},
+    },
 }
 
 
 class Config(Model):
     """A training run of one program."""
 
-    program: Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c"] = "impala"  # where things happen: programs/
+    program: Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo"] = "impala"  # who does what: programs/
     environment: EnvironmentConfig
     agent: AgentConfig = ActorCriticConfig()  # what is learned: agents/
     network: NetworkConfig = NetworkConfig()
@@ -254,6 +259,12 @@ class Config(Model):
                 f"learner.batch_size={batch_size}: with program={self.program} a worker's gradient is of one chunk of "
                 f"each of its environments; expected actor.num_environments, {num_environments}"
             )
+        if self.program == "dppo":
+            self._check_iterations()
+        if self.server.num_late >= (self.actor.num_actors if self.server.barrier else 1):
+            fewer = f"less than the {self.actor.num_actors} workers"
+            expected = fewer if self.server.barrier else "0 without a barrier"
+            raise ValueError(f"server.num_late={self.server.num_late}; expected {expected}")
         if self.server.barrier and self.server.max_staleness is not None:
             raise ValueError(
                 f"server.max_staleness={self.server.max_staleness}: with server.barrier none is stale; expected null"
@@ -268,6 +279,22 @@ class Config(Model):
                 f"loss.popart=True: not with program={self.program}, whose server holds no statistics of values; "
                 "expected false"
             )
+
+    def _check_iterations(self) -> None:
+        """Refuses what the synchronous iterations of PPO cannot be."""
+        agent = self.agent
+        if not self.server.barrier:
+            raise ValueError("server.barrier=False: with program=dppo all workers' gradients make one; expected true")
+        if isinstance(agent, PpoConfig):
+            has_core, num = self.network.core != "none", self.learner.batch_size
+            num, what = (num, "unrolls") if has_core else (num * self.learner.unroll_length, "transitions")
+            if num % agent.num_minibatches:
+                raise ValueError(
+                    f"agent.num_minibatches={agent.num_minibatches} does not divide a worker's {num} {what} of an "
+                    "iteration; expected a divisor"
+                )
+            if not agent.num_epochs:
+                raise ValueError("agent.num_epochs=0; expected 1 or more")
 
     def _check_one_place(self) -> None:
         """Refuses what central inference, in one process or one for each learner, cannot do."""
@@ -352,13 +379,16 @@ class Config(Model):
 
     @property
     def steps_per_update(self) -> float:
-        """Fresh agent steps that an update consumes; if all is replayed, steps played for each update on average.
+        """Fresh agent steps of a batch; if all is replayed, steps played for each update on average.
 
         Where a replay is not bound to a ratio, as if each transition were drawn once.
         """
         if self.replays_alone:
             return self.learner.batch_size / (self.replay.samples_per_insert or 1.0)
-        return self.learner.unroll_length * self.num_fresh
+        steps = self.learner.unroll_length * self.num_fresh
+        if isinstance(self.agent, PpoConfig):
+            steps /= (self.agent.num_epochs + self.agent.num_value_epochs) * self.agent.num_minibatches
+        return steps
 
 
 MAY_CHANGE_ON_RESUME = frozenset({

@@ -12,6 +12,7 @@ from impala.config.errors import nearest
 _LEAST, _MOST = 1e-30, 1e30  # tensors compute in float32, which knows nothing between 0 and 1e-38 and nothing past 3e38
 
 Torso = Literal["mlp", "minatar", "shallow", "nature", "resnet"]
+Surrogate = Literal["clip", "penalty"]  # losses.ppo.SURROGATES
 QCorrection = Literal["n_step", "retrace", "tree_backup", "q_lambda", "peng_q_lambda", "is"]  # corrections.Q_SCHEMES
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
@@ -66,10 +67,11 @@ Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
 CORRECTIONS_OF = {  # by agent
     "actor_critic": typing.get_args(Correction), "q_learning": typing.get_args(QCorrection), "dpg": ("n_step",),
+    "ppo": typing.get_args(Surrogate),
 }  # fmt: skip
-CorrectionOrOwn = Annotated[
-    str, AfterValidator(_WordOrOwn((*typing.get_args(Correction), *typing.get_args(QCorrection))))
-]
+CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(tuple(
+    word for words in (Correction, QCorrection, Surrogate) for word in typing.get_args(words)
+)))]  # fmt: skip
 Schedule = Literal["constant", "linear", "late_linear"]
 Fraction = Annotated[Float32, Field(ge=0, le=1)]
 Ratio = Annotated[Float32, Field(gt=0, le=10_000)]
@@ -218,6 +220,26 @@ class DpgConfig(Model):
     value_sizes: Annotated[Sizes, Field(min_length=1)] = (400, 300)  # hidden layers; the action enters after the first
 
 
+class PpoConfig(Model):
+    """A policy and a value, trained several times on what was just played: agents/ppo.py. The defaults are those of
+    OpenAI's Baselines; `loss.correction` is `clip` or `penalty`, `loss.lambda` the advantages' λ."""
+
+    name: Literal["ppo"] = "ppo"  # or package.module:name
+    num_epochs: Times = 4  # M, passes over the unrolls of an iteration
+    num_value_epochs: Times = 0  # B, further ones for the values alone; the M are for the policy alone then
+    num_minibatches: Size = 4  # of a pass
+    normalise_advantages: Literal["minibatch", "iteration", "none"] = "minibatch"
+    value_clip: bool = False  # values may not move further than surrogate_clip from the old ones
+    clip_schedule: Schedule = "constant"  # of surrogate_clip, as the learning rate's
+    kl_target: Positive = 0.01  # of the policy's updates in an iteration; penalty
+    kl_beta: Positive = 1.0  # β of the penalty at the start
+    kl_tolerance: Annotated[Float32, Field(ge=1, le=100)] = 1.5  # β changes where the KL is off its target by that
+    kl_factor: Annotated[Float32, Field(gt=1, le=100)] = 2.0  # by which β changes
+    kl_hinge: NonNegative = 0.0  # ξ, of max(0, KL − 2 kl_target)²; Heess et al. (2017) have 1000
+    normalise_observations: bool = False  # by running mean and deviation, of vectors
+    scale_rewards: bool = False  # by the running deviation of discounted returns
+
+
 class OwnAgentConfig(pydantic.BaseModel):
     """An agent of the user's own: `agents/__init__.py` says what it has. Any further keys are its settings."""
 
@@ -234,6 +256,7 @@ AgentConfig = Annotated[
     Annotated[ActorCriticConfig, Tag("actor_critic")]
     | Annotated[QLearningConfig, Tag("q_learning")]
     | Annotated[DpgConfig, Tag("dpg")]
+    | Annotated[PpoConfig, Tag("ppo")]
     | Annotated[OwnAgentConfig, Tag("own")],
     Discriminator(_kind_of_agent),
 ]
@@ -253,7 +276,7 @@ class LossConfig(Model):
     alpha_c: Fraction = 0.5
     control_variate: bool = True  # per_decision_is
     epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
-    surrogate_clip: Positive = 0.2  # ppo_clip, impact
+    surrogate_clip: Positive = 0.2  # ppo_clip, impact; clip of agent ppo
     ratio_max: Positive = 2.0  # impact
     target_period: Count = 10  # impact: updates between copies into the target network
     policy_cloning_cost: NonNegative = 0.01  # clear
@@ -331,7 +354,8 @@ class ServerConfig(Model):
 
     num_shards: Workers = 1  # K, processes, each with some of the tensors
     max_staleness: Annotated[int, Field(ge=0, le=10**9)] | None = None  # updates; an older gradient is refused
-    barrier: bool = False  # waits for the gradients of all workers and applies their sum
+    barrier: bool = False  # waits for the gradients of all workers and applies their sum, or mean: loss.reduction
+    num_late: Times = 0  # D, workers that a barrier does not wait for; their gradients are refused
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of gradients; rpc: as between two hosts
 
 

@@ -11,10 +11,11 @@ import pydantic
 AGENTS = {
     "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
     "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
+    "dppo": ("ppo",),
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
-_SERVED = ("a3c",)  # programs whose gradients travel to a parameter server
+_SERVED = ("a3c", "dppo")  # programs whose gradients travel to a parameter server
 _REPLAYS = ("dqn", "apex")  # programs whose batches are windows, all of them from a replay table
 _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
@@ -51,8 +52,17 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "record_chunks": ("impala", "seed"),
 }
 _SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
-_NOT_OF_AGENTS = {"q_learning": ("loss.",), "dpg": ("loss.", "network.")}  # but for the shared ones, and `_ALSO_OF`
-_ALSO_OF = {"q_learning": ("loss.lambda",)}
+_NOT_OF_AGENTS = {  # but for the shared ones, and `_ALSO_OF`
+    "q_learning": ("loss.",), "dpg": ("loss.", "network."), "ppo": ("loss.",),
+}  # fmt: skip
+_ALSO_OF = {
+    "q_learning": ("loss.lambda",),
+    "ppo": tuple(
+        f"loss.{name}" for name in (
+            "lambda", "surrogate_clip", "baseline_cost", "entropy_cost", "entropy_cost_schedule",
+        )
+    ),
+}  # fmt: skip
 
 
 class Leaf(NamedTuple):

@@ -19,7 +19,7 @@ class Gradient(NamedTuple):
     arrays: list[np.ndarray]  # one for each parameter
     is_finite: bool
     metrics: np.ndarray  # [M] float32
-    columns: np.ndarray  # [C, B] float64, about the chunks: see `learners.Result`
+    columns: np.ndarray  # [C, B] float64, about the chunks or transitions: see `learners.Result`
 
 
 class Differentiator:
@@ -40,6 +40,7 @@ class Differentiator:
         self._num_computed, self._num_in_a_row, self._max_non_finite = 0, 0, max_non_finite
         self.metrics: tuple[str, ...] = ()  # names, known from the first batch on
         self.columns: tuple[str, ...] = ()
+        self.width = 0  # of a column
         self._compute = tf.function(self._compute, jit_compile=jit_compile, autograph=False)
 
     def __call__(self, batch: Chunk, **scheduled: float) -> Gradient:
@@ -72,4 +73,5 @@ class Differentiator:
         self.metrics, self.columns = tuple(metrics), tuple(columns)
         is_finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         stacked = tf.stack([tf.cast(column, tf.float64) for column in columns.values()])
+        self.width = stacked.shape[1]
         return computed, is_finite, tf.stack(list(metrics.values())), stacked

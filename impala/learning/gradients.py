@@ -54,6 +54,7 @@ def network_inputs(batch: Chunk) -> tuple:
 
 def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
     """Returns columns [B] that describe the chunks; a version that changes within a chunk by mean and oldest."""
+    valid_t = getattr(batch, "valid_t", 1.0 - tf.cast(batch.is_first[1:], tf.float32))
     version = oldest = tf.cast(batch.weights_version, tf.float64)
     if version.shape.rank == 2:
         version, oldest = tf.reduce_mean(version, axis=0), tf.reduce_min(version, axis=0)
@@ -62,5 +63,5 @@ def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
         oldest_version=oldest,
         is_replayed=tf.zeros_like(version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
         task=batch.origin[:, Origin._fields.index("task")],
-        num_transitions=tf.reduce_sum(1.0 - tf.cast(batch.is_first[1:], tf.float32), axis=0),
+        num_transitions=tf.reduce_sum(valid_t, axis=0),
     )

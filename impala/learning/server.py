@@ -47,6 +47,7 @@ class Push(NamedTuple):
     gradients: Sequence[np.ndarray]
     num_frames: int  # that it was computed on
     is_finite: bool = True  # it, and the loss
+    increments: np.ndarray = np.zeros(0)  # of what workers share, see `learning.statistics`
 
 
 class State(NamedTuple):
@@ -56,6 +57,15 @@ class State(NamedTuple):
     frames: int
     parameters: list[np.ndarray]
     slots: list[list[np.ndarray]]  # of the optimizer, for each parameter in the order of `slot_names`
+    statistics: np.ndarray = np.zeros(0)
+
+
+class Rules(NamedTuple):
+    """Which gradients make an update."""
+
+    max_staleness: int | None = None  # updates between reading parameters and applying the gradient; None: any number
+    num_awaited: int | None = None  # gradients of one update; None: each by itself
+    is_mean: bool = False  # apply the mean of those, not their sum
 
 
 class ParameterServer:
@@ -65,9 +75,8 @@ class ParameterServer:
       state: to begin with; of new parameters without slots.
       make_optimizer: variables → optimizer, see `learning.optimizers`.
       schedule: frames → learning rate and the optimizer's ε.
-      max_staleness: updates between reading parameters and applying the gradient of them; None: any number.
-      num_awaited: gradients that make an update; None: each by itself.
-      is_mean: apply the mean of those gradients, not their sum.
+      rules: which gradients make an update.
+      merge: (statistics, sum of the increments of an update's gradients) → statistics.
       should_stop: asked while a gradient waits for others; True abandons the wait.
 
     `is_done`, a function, says whether there are to be no more updates; it is asked before each.
@@ -75,15 +84,15 @@ class ParameterServer:
 
     def __init__(
         self, state: State, make_optimizer: Callable, schedule: Callable[[int], dict[str, float]], *,
-        max_staleness: int | None = None, num_awaited: int | None = None, is_mean: bool = False,
+        rules: Rules = Rules(),
+        merge: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda statistics, increments: statistics,
         should_stop: Callable[[], bool] = lambda: False,
     ):  # fmt: skip
         self._variables = [tf.Variable(array) for array in state.parameters]
         self._optimizer = make_optimizer(self._variables)
         restore(state, self._variables, self._optimizer)
-        self.version, self.frames = state.version, state.frames
-        self._schedule, self._max_staleness, self._num_awaited = schedule, max_staleness, num_awaited
-        self._is_mean, self._should_stop = is_mean, should_stop
+        self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
+        self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
         self._round: dict[int, Push] = {}  # by worker: gradients that wait for others
         self._changed = threading.Condition(threading.RLock())
@@ -107,7 +116,7 @@ class ParameterServer:
             verdict = self._judge(push)
             if verdict is Verdict.ACCEPTED:
                 self._round[push.worker] = push
-                if len(self._round) >= (self._num_awaited or 1):
+                if len(self._round) >= (self._rules.num_awaited or 1):
                     verdict = self._update()
                 else:
                     verdict = self._wait(push)
@@ -116,15 +125,16 @@ class ParameterServer:
                 accepted(self._newest[push.worker][-1])
             return verdict
 
-    def read(self) -> tuple[int, int, list[np.ndarray]]:
-        """Returns version, frames and copies of the parameters."""
+    def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
+        """Returns version, frames, copies of the parameters, and the statistics."""
         with self._changed:
-            return self.version, self.frames, [variable.numpy() for variable in self._variables]
+            return self.version, self.frames, [variable.numpy() for variable in self._variables], self.statistics
 
     def copy(self) -> State:
         """Returns a copy of everything; pushes wait meanwhile."""
         with self._changed:
-            return State(*self.read(), slots_of(self._variables, self._optimizer))
+            version, frames, parameters, statistics = self.read()
+            return State(version, frames, parameters, slots_of(self._variables, self._optimizer), statistics)
 
     def held(self) -> contextlib.AbstractContextManager:
         """Within the block no gradient is applied by other threads."""
@@ -143,7 +153,7 @@ class ParameterServer:
         if not (push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))):
             return Verdict.NONFINITE
         staleness = self.version - push.version
-        most = 0 if self._num_awaited else self._max_staleness
+        most = 0 if self._rules.num_awaited else self._rules.max_staleness
         if most is not None and staleness > most:
             return Verdict.STALE
         return Verdict.ACCEPTED
@@ -165,11 +175,12 @@ class ParameterServer:
             gradients = pushes[0].gradients
             for push in pushes[1:]:
                 gradients = [total + more for total, more in zip(gradients, push.gradients)]
-            if self._is_mean and len(pushes) > 1:
+            if self._rules.is_mean and len(pushes) > 1:
                 gradients = [total / np.float32(len(pushes)) for total in gradients]
             scheduled = self._schedule(self.frames)
             tensors = [tf.convert_to_tensor(np.float32(scheduled[name])) for name in ("learning_rate", "epsilon")]
             self._apply([tf.convert_to_tensor(gradient) for gradient in gradients], *tensors)
+        self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)

@@ -32,12 +32,12 @@ def clipped_surrogate(ratio_tm1, advantage_tm1, clip: float) -> tuple[tf.Tensor,
     return tf.minimum(free, clipped), tf.cast(clipped < free, free.dtype)
 
 
-def adapted_penalty(beta: float, kl: float, target: float) -> float:
+def adapted_penalty(beta: float, kl: float, target: float, *, tolerance: float = 1.5, factor: float = 2.0) -> float:
     """Returns the next coefficient of the penalty β KL(μ‖π), PPO's other surrogate (section 4), after a policy update.
 
     Doubled if the update moved the policy by a KL above 1.5 times the target, halved if by less than the target divided
-    by 1.5.
+    by 1.5; or with the tolerance and factor given.
     """
     if not (beta > 0.0 and kl >= 0.0 and target > 0.0):
         raise ValueError(f"beta={beta}, kl={kl}, target={target}; expected more than 0, 0 or more, more than 0")
-    return beta * 2.0 if kl > 1.5 * target else beta / 2.0 if kl < target / 1.5 else beta
+    return beta * factor if kl > tolerance * target else beta / factor if kl < target / tolerance else beta

@@ -59,6 +59,7 @@ class EvaluatorNode:
 
         from impala.learning.weights import assign_weights
         from impala.monitoring import evaluations, scores
+        from impala.networks.running import variables_of
 
         evaluator, tasks = self._config.evaluator, self._config.environment.tasks
         frames = self._ask(self._learner.futures.frames)
@@ -66,7 +67,7 @@ class EvaluatorNode:
         if weights.version == self._evaluated:
             return None
         seed = evaluation_seed(self._config, self._incarnation, self._count)
-        assign_weights(self._network.trainable_variables, weights)
+        assign_weights(variables_of(self._network), weights)
         played = {}
         for task, name in enumerate(tasks):
             played[name] = play(

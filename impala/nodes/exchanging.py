@@ -18,6 +18,7 @@ class Facts(NamedTuple):
     parameters: list[tuple[str, tuple[int, ...]]]  # name and shape
     metrics: list[str]
     columns: list[str]
+    width: int = 0  # of a column
 
 
 class Shard(NamedTuple):
@@ -27,23 +28,26 @@ class Shard(NamedTuple):
     shapes: list[tuple[int, ...]]  # of these
     num_metrics: int
     num_columns: int
-    batch_size: int
+    width: int  # of a column
+    num_statistics: int
 
     def fields(self) -> tuple[list, list]:
         """Returns shape and dtype of each array that is sent, and of each that comes back."""
         arrays = [(shape, np.float32) for shape in self.shapes]
-        columns = (self.num_columns, self.batch_size)
-        facts = [((3,), np.int64), ((self.num_metrics,), np.float32), (columns, np.float64)]
-        return facts + arrays, [((3,), np.int64), *arrays]
+        statistics = ((self.num_statistics,), np.float64)
+        columns = ((self.num_columns, self.width), np.float64)
+        facts = [((3,), np.int64), statistics, ((self.num_metrics,), np.float32), columns]
+        return facts + arrays, [((3,), np.int64), statistics, *arrays]
 
 
 class Answer(NamedTuple):
-    """What a server says of a gradient: `verdict` and newest parameters of each shard; version, frames of the first."""
+    """What a server says of a gradient: verdict and newest parameters of each shard; all else of the first."""
 
     verdicts: list[int]
     version: int
     frames: int
     arrays: list[np.ndarray]
+    statistics: np.ndarray
 
 
 def settings_of(config: Config) -> dict[str, str]:
@@ -88,8 +92,11 @@ class Exchange:
         self._requests, self._shards, self._versions = requests, shards, list(versions)
         self._frames_per_step, self._should_stop, self._number = frames_per_step, should_stop, 0
 
-    def __call__(self, gradient, num_transitions: int) -> Answer:
-        """Sends a `differentiators.Gradient` to all shards, each its part; returns what they answer."""
+    def __call__(self, gradient, num_transitions: int, increments: np.ndarray) -> Answer:
+        """Sends a `differentiators.Gradient` to all shards, each its part; returns what they answer.
+
+        `increments` of the statistics go to all of them: each keeps its own, and all keep the same.
+        """
         from impala.acting import remote
 
         self._number += 1
@@ -97,27 +104,31 @@ class Exchange:
             request(
                 self._number,
                 np.array([version, num_transitions * self._frames_per_step, gradient.is_finite], np.int64),
-                gradient.metrics, gradient.columns, *(gradient.arrays[index] for index in shard.tensors),
+                increments, gradient.metrics, gradient.columns, *(gradient.arrays[index] for index in shard.tensors),
             )
             for request, shard, version in zip(self._requests, self._shards, self._versions)
         ]  # fmt: skip
         arrays: list[Any] = [None] * sum(len(shard.tensors) for shard in self._shards)
-        heads = []
+        heads, statistics = [], []
         for one, shard in zip(pending, self._shards):
-            head, *parameters = remote.result_of(one, self._should_stop)
+            head, numbers, *parameters = remote.result_of(one, self._should_stop)
             heads.append(head)
+            statistics.append(numbers)
             for index, array in zip(shard.tensors, parameters, strict=True):
                 arrays[index] = array
         self._versions = [int(version) for _, version, _ in heads]
-        return Answer([int(verdict) for verdict, _, _ in heads], self._versions[0], int(heads[0][2]), arrays)
+        verdicts = [int(verdict) for verdict, _, _ in heads]
+        return Answer(verdicts, self._versions[0], int(heads[0][2]), arrays, statistics[0])
 
 
-def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], num_metrics: int, num_columns: int) -> list[Shard]:
+def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:
     """Returns how tensors of these shapes are spread over the configured shards."""
     from impala.learning.server import partition
 
     parts = partition([int(np.prod(shape)) for shape in shapes], config.server.num_shards)
     return [
-        Shard(part, [tuple(shapes[index]) for index in part], num_metrics, num_columns, config.learner.batch_size)
-        for part in parts
-    ]
+        Shard(
+            part, [tuple(shapes[index]) for index in part], len(facts.metrics), len(facts.columns), facts.width,
+            num_statistics,
+        ) for part in parts
+    ]  # fmt: skip

@@ -61,8 +61,11 @@ class ShardNode:
         self._begun = threading.Event()
         self.network = agents.of(config).make_network(config, spec, on_cpu=True)
         self._parameters = list(self.network.trainable_variables)
-        self._shards = exchanging.shards_of(config, [tuple(v.shape) for v in self._parameters], 0, 0)
-        self._shard, self._names = self._shards[index], {}
+        self.statistics, self._facts = shared.make_statistics(config, spec), {}  # these by worker
+        facts = exchanging.Facts(exchanging.settings_of(config), exchanging.parameters_of(self._parameters), [], [])
+        shapes = [tuple(v.shape) for v in self._parameters]
+        self._mine, self._shards = facts, exchanging.shards_of(config, shapes, facts, self.statistics.size)
+        self._shard = self._shards[index]
         self._address = shared_memory.new_address()
         shared_memory.Server(self._address, self.push)
 
@@ -74,12 +77,15 @@ class ShardNode:
 
         if self._begun.is_set():  # the answer was lost
             return
-        config = self._config
+        config, late = self._config, self._config.server.num_late
+        rules = server.Rules(
+            config.server.max_staleness, config.actor.num_actors - late if config.server.barrier else None,
+            is_mean=config.loss.reduction == "mean",
+        )  # fmt: skip
         self.server = server.ParameterServer(
             server.State(*state), lambda variables: shared.make_optimizer(config, variables),
-            agents.of(config).make_schedules(config), max_staleness=config.server.max_staleness,
-            num_awaited=config.actor.num_actors if config.server.barrier else None,
-            is_mean=config.loss.reduction == "mean", should_stop=self.stop.is_set,
+            agents.of(config).make_schedules(config), rules=rules, merge=self.statistics.merge,
+            should_stop=self.stop.is_set,
         )  # fmt: skip
         self._begun.set()
 
@@ -87,8 +93,8 @@ class ShardNode:
         """Returns the address of `push` in shared memory."""
         return self._address
 
-    def join(self, worker: int, facts: tuple) -> tuple[int, int, list]:
-        """Lets a worker in; returns version, frames and parameters of this shard.
+    def join(self, worker: int, facts: tuple) -> tuple[int, int, list, np.ndarray]:
+        """Lets a worker in; returns version, frames, parameters and statistics of this shard.
 
         Raises:
           remote.Refused: the worker's network or configuration is another one.
@@ -97,19 +103,16 @@ class ShardNode:
 
         theirs = exchanging.Facts(*facts)
         theirs = theirs._replace(parameters=[(name, tuple(shape)) for name, shape in theirs.parameters])
-        mine = exchanging.Facts(
-            exchanging.settings_of(self._config), exchanging.parameters_of(self._parameters), [], []
-        )
-        if said := exchanging.difference(mine, theirs):
+        if said := exchanging.difference(self._mine, theirs):
             raise Refused(f"worker {worker} has {said}, as the server has")
-        self._names[worker] = (tuple(theirs.metrics), tuple(theirs.columns))
+        self._facts[worker] = theirs
         while not self._begun.wait(_LOOK_SECONDS):
             if self.stop.is_set():
                 raise Refused("the server ends")
         return self.server.read()
 
     def push(self, name: tuple[int, int], number: int, *arrays: Any) -> tuple:
-        """Takes a gradient of a worker, `name` being its index and life; returns the verdict and the parameters.
+        """Takes a gradient of a worker, `name` being its index and life; returns verdict, statistics and parameters.
 
         Raises:
           remote.Refused: the worker has not joined, or the arrays are not those that were agreed on.
@@ -118,38 +121,40 @@ class ShardNode:
 
         arrays = arrays[0] if len(arrays) == 1 else arrays  # through shared memory they come as one list
         worker, life = name
-        names = self._check(worker, arrays)
-        (version, num_frames, is_finite), metrics, columns, *gradients = arrays
-        push = Push(worker, life, number, int(version), gradients, int(num_frames), bool(is_finite))
+        facts = self._check(worker, arrays)
+        (version, num_frames, is_finite), increments, metrics, columns, *gradients = arrays
+        push = Push(
+            worker, life, number, int(version), gradients, int(num_frames), bool(is_finite), np.array(increments)
+        )
         with self.server.held():
-            verdict = self.server.push(push, lambda update: self._accepted(update, names, metrics, columns))
-            now, frames, parameters = self.server.read()
-        return np.array([verdict, now, frames], np.int64), *parameters
+            verdict = self.server.push(push, lambda update: self._accepted(update, facts, metrics, columns))
+            now, frames, parameters, statistics = self.server.read()
+        return np.array([verdict, now, frames], np.int64), statistics, *parameters
 
-    def read(self) -> tuple[int, int, list]:
-        """Returns version, frames and parameters of this shard."""
+    def read(self) -> tuple[int, int, list, np.ndarray]:
+        """Returns version, frames, parameters and statistics of this shard."""
         return self.server.read()
 
     def copy(self) -> tuple:
         """Returns a `server.State` of this shard."""
         return tuple(self.server.copy())
 
-    def _check(self, worker: int, arrays: Sequence[np.ndarray]) -> tuple:
+    def _check(self, worker: int, arrays: Sequence[np.ndarray]) -> exchanging.Facts:
         from impala.acting.remote import Refused
 
-        if worker not in self._names:
+        if worker not in self._facts:
             raise Refused(f"worker {worker} has not joined; expected `join` first")
-        metrics, columns = self._names[worker]
+        facts = self._facts[worker]
         shard = self._shard._replace(
-            num_metrics=len(metrics), num_columns=len(columns), batch_size=self._config.learner.batch_size
+            num_metrics=len(facts.metrics), num_columns=len(facts.columns), width=facts.width
         )
         expected = [(tuple(shape), np.dtype(dtype)) for shape, dtype in shard.fields()[0]]
         if [(array.shape, array.dtype) for array in arrays] != expected:
             shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
             raise Refused(f"worker {worker}: arrays {shown}; expected those of its shard")
-        return metrics, columns
+        return facts
 
-    def _accepted(self, update: int, names: tuple, metrics: np.ndarray, columns: np.ndarray) -> None:
+    def _accepted(self, update: int, facts: exchanging.Facts, metrics: np.ndarray, columns: np.ndarray) -> None:
         """Called with every gradient that was applied; the first shard keeps its metrics."""
 
     # --- the loop ---
@@ -176,6 +181,8 @@ class ServerNode(ShardNode):
         from impala.launching import processes
 
         super().__init__(config, spec, run, 0)
+        import tensorflow as tf
+
         if config.server.num_shards > len(self._parameters):
             processes.refuse(
                 f"server.num_shards={config.server.num_shards}: more than the {len(self._parameters)} tensors of the "
@@ -183,10 +190,13 @@ class ServerNode(ShardNode):
             )
         self._others, self._logged = others, time.monotonic()
         self._optimizer = shared.make_optimizer(config, self._parameters)
+        self._saved_statistics = tf.Variable(self.statistics.initial())
+        trackables = dict(network=self.network, optimizer=self._optimizer)
+        if self.statistics.size:
+            trackables["statistics"] = self._saved_statistics
         self.head = Head(
-            config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold,
-            trackables=dict(network=self.network, optimizer=self._optimizer),
-        )  # fmt: skip
+            config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold, trackables=trackables
+        )
         self.begin(*self._part(0))
         self.server.is_done = self.head.is_done
 
@@ -199,21 +209,26 @@ class ServerNode(ShardNode):
 
         mine = [self._parameters[tensor] for tensor in self._shards[index].tensors]
         version, frames = (int(self.head.state.get(name, 0)) for name in ("updates", "frames"))
-        return version, frames, [v.numpy() for v in mine], server.slots_of(mine, self._optimizer)
+        slots = server.slots_of(mine, self._optimizer)
+        return version, frames, [v.numpy() for v in mine], slots, self._saved_statistics.numpy()
 
     # --- RPCs ---
 
     def get_weights(self, newer_than: int) -> tuple[int, list]:
         """Returns (version, arrays of all shards), without arrays when `newer_than` is up to date."""
+        from impala.networks.running import variables_of
+
         if self.server.version <= newer_than:
             return self.server.version, []
         with self.server.held():
             parts = [self.server.read(), *(pending.result() for pending in [o.futures.read() for o in self._others])]
         arrays: list = [None] * len(self._parameters)
-        for shard, (_, _, parameters) in zip(self._shards, parts):
+        for shard, (_, _, parameters, _) in zip(self._shards, parts):
             for tensor, array in zip(shard.tensors, parameters):
                 arrays[tensor] = array
-        return parts[0][0], arrays
+        shared.use_statistics(self._config, self.network, self.statistics, parts[0][-1])
+        others = [variable.numpy() for variable in variables_of(self.network)[len(arrays) :]]
+        return parts[0][0], arrays + others
 
     def frames(self) -> int:
         """Returns the emulator frames trained on so far."""
@@ -231,10 +246,9 @@ class ServerNode(ShardNode):
         """See `Head`."""
         return self.head.status()
 
-    def _accepted(self, update: int, names: tuple, metrics: np.ndarray, columns: np.ndarray) -> None:
-        metric_names, column_names = names
+    def _accepted(self, update: int, facts: exchanging.Facts, metrics: np.ndarray, columns: np.ndarray) -> None:
         self.head.monitor.add_update(
-            update, dict(zip(metric_names, metrics.tolist())), dict(zip(column_names, columns.copy()))
+            update, dict(zip(facts.metrics, metrics.tolist())), dict(zip(facts.columns, columns.copy()))
         )
 
     @contextlib.contextmanager
@@ -251,6 +265,8 @@ class ServerNode(ShardNode):
             for shard, state in zip(self._shards, states):
                 server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
             self._optimizer.iterations.assign(states[0].version)
+            self._saved_statistics.assign(states[0].statistics)
+            shared.use_statistics(self._config, self.network, self.statistics, states[0].statistics)
             yield
 
     # --- the loop ---
@@ -289,4 +305,6 @@ class ServerNode(ShardNode):
         refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE)
         columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in refused}
         scheduled = agents.of(self._config).make_schedules(self._config)(self.frames())
-        self.head.log(scheduled=scheduled, fill=None, columns=columns | dict(server_busy_fraction=busy))
+        penalty = dict(penalty=self.statistics.beta(self.server.statistics)) if self.statistics.has_penalty else {}
+        columns |= penalty | dict(server_busy_fraction=busy)
+        self.head.log(scheduled=scheduled, fill=None, columns=columns)

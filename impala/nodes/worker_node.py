@@ -29,25 +29,20 @@ class WorkerNode:
         from impala.acting import remote
 
         worker, variables = self._worker, self._worker.variables
-        facts = exchanging.Facts(
-            exchanging.settings_of(self._config), exchanging.parameters_of(variables), list(worker.metrics),
-            list(worker.columns),
-        )  # fmt: skip
-        shards = exchanging.shards_of(
-            self._config, [tuple(v.shape) for v in variables], len(worker.metrics), len(worker.columns)
-        )
+        facts, shapes = worker.facts, [tuple(v.shape) for v in variables]
+        shards = exchanging.shards_of(self._config, shapes, facts, len(worker.increments()))
         arrays, states = [None] * len(variables), []
         for server, shard in zip(self._servers, shards, strict=True):
             pending = remote.over_rpc(server.futures.join)(self._index, tuple(facts))
             states.append(remote.result_of(pending, self._stop.is_set))
             for tensor, array in zip(shard.tensors, states[-1][2], strict=True):
                 arrays[tensor] = array
-        version, frames, _ = states[0]
-        worker.assign(version, frames, arrays)
+        version, frames, _, statistics = states[0]
+        worker.assign(version, frames, arrays, statistics)
         life = remote.new_life(self._incarnation)
         requests = [self._request(server, shard, life) for server, shard in zip(self._servers, shards)]
         return exchanging.Exchange(
-            requests, shards, [version for version, _, _ in states], frames_per_step=self._spec.frames_per_step,
+            requests, shards, [version for version, *_ in states], frames_per_step=self._spec.frames_per_step,
             should_stop=self._stop.is_set,
         )  # fmt: skip
 
@@ -87,12 +82,13 @@ class WorkerNode:
         worker, report = self._worker, Reporter(self._servers[0], self._index, self._incarnation)
         self._stop.doing = "starting"  # until the first gradient
         while not self._stop.is_set():
-            report.add(worker.act())
-            if (batch := worker.batch()) is not None:
-                gradient = worker.differentiate(batch)
-                with account.part("blocked"):
-                    answer = exchange(gradient, worker.num_transitions(gradient))
-                worker.assign(answer.version, answer.frames, answer.arrays)
-                self._stop.doing = "running"
+            if (batch := worker.batch()) is None:
+                report.add(worker.act())
+                continue
+            gradient = worker.differentiate(batch)
+            with account.part("blocked"):
+                answer = exchange(gradient, worker.num_transitions(gradient), worker.increments())
+            worker.assign(answer.version, answer.frames, answer.arrays, answer.statistics)
+            self._stop.doing = "running"
             if report.is_due():
                 report.send(actors.total_fractions(worker.lanes, account.fraction("blocked")))

@@ -1,9 +1,12 @@
 """A worker: it acts with a copy of the parameters, and differentiates what it played."""
 
+import functools
 from collections.abc import Sequence
 
 from impala import agents
+from impala.agents import shared
 from impala.config import Config
+from impala.nodes import exchanging
 from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.types import Chunk, EnvironmentSpec, Episode, Origin, zeros
 
@@ -22,6 +25,7 @@ class Worker:
 
         self._config, self.index, self._assign_weights = config, index, assign_weights
         agent, actor = agents.of(config), config.actor
+        self._statistics = shared.make_statistics(config, spec)
         self.network = agent.make_network(config, spec, on_cpu=True)
         self._differentiator = agent.make_differentiator(config, self.network)
         self._schedules = agent.make_schedules(config)
@@ -41,9 +45,20 @@ class Worker:
             loops.append(self.lanes[-1].steps(seed))
             self._closing.append(environment.close)
         self._steps = actors.interleave(loops)
+        make_batches = functools.partial(shared.make_batches, config, self.network, spec, index, incarnation)
+        self._batches, self._to_come = make_batches(), None  # batches of the iteration under way
         # Traced before anything is played, so that the names of its metrics are known.
-        blank = zeros(agent.make_chunk_spec(config, spec))
-        self._differentiator(self._stacked([blank] * config.learner.batch_size), **self._scheduled())
+        blank = self._stacked([zeros(agent.make_chunk_spec(config, spec))] * config.learner.batch_size)
+        self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
+
+    @property
+    def facts(self) -> exchanging.Facts:
+        """What the server must know of its gradients."""
+        computes = self._differentiator
+        return exchanging.Facts(
+            exchanging.settings_of(self._config), exchanging.parameters_of(self.variables), list(computes.metrics),
+            list(computes.columns), computes.width,
+        )  # fmt: skip
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -51,35 +66,40 @@ class Worker:
         return self._differentiator.metrics
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of a gradient's columns."""
-        return self._differentiator.columns
-
-    @property
     def variables(self) -> list:
         """The parameters, in the order of a gradient's arrays."""
         return self._differentiator.variables
 
-    def assign(self, version: int, frames: int, arrays: Sequence) -> None:
-        """Takes over parameters; the schedules of the loss go by `frames`, those trained on to make them."""
+    def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
+        """Takes over parameters, and once an iteration is over what workers share beside them.
+
+        The schedules of the loss go by `frames`, those trained on to make the parameters.
+        """
         from impala.types import Weights
 
         self._assign_weights(self.variables, Weights(version, arrays))
-        self.version, self._frames = version, frames
+        self.version, self._frames, self._newest = version, frames, statistics
+        if self._to_come is None:
+            self._adopt()
 
     def act(self) -> list[Episode]:
         """Steps one lane's environments once; returns the episodes that ended."""
         return next(self._steps)
 
-    def batch(self) -> Chunk | None:
-        """Returns what all lanes played, once each has ended its unroll."""
+    def batch(self):
+        """Returns the next batch to differentiate, or None until each lane has ended its unroll."""
+        if self._to_come is not None:
+            if (batch := next(self._to_come, None)) is not None:
+                return batch
+            self._to_come = None
+            self._adopt()
         if len(self._chunks) < self._config.learner.batch_size:
             return None
-        batch = self._stacked(self._chunks)
+        self._to_come = iter(self._batches(self._stacked(self._chunks)))
         self._chunks.clear()
-        return batch
+        return next(self._to_come)
 
-    def differentiate(self, batch: Chunk):
+    def differentiate(self, batch):
         """Returns the `learning.differentiators.Gradient` of a batch."""
         return self._differentiator(batch, **self._scheduled())
 
@@ -87,10 +107,18 @@ class Worker:
         """Returns how many transitions a gradient was computed on."""
         return int(round(float(gradient.metrics[self.metrics.index("num_transitions")])))
 
+    def increments(self):
+        """Returns what there is to add to the statistics since it was last asked."""
+        return self._batches.take()
+
     def close(self) -> None:
         """Closes the environments."""
         for close in self._closing:
             close()
+
+    def _adopt(self) -> None:
+        self._batches.state = self._newest
+        shared.use_statistics(self._config, self.network, self._statistics, self._newest)
 
     def _scheduled(self) -> dict[str, float]:
         """Returns those hyper-parameters that are the loss's; the others are the server's."""

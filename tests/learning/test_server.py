@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from impala.learning import optimizers
-from impala.learning.server import ParameterServer, Push, State, Verdict, partition, restore, slots_of
+from impala.learning.server import ParameterServer, Push, Rules, State, Verdict, partition, restore, slots_of
 
 SHAPES = [(4, 3), (3,), (3, 2), (2,)]
 RATE, EPSILON = 0.01, 1e-3
@@ -20,10 +20,10 @@ def parameters(seed=0):
     return [random.normal(size=shape).astype(np.float32) for shape in SHAPES]
 
 
-def make(arrays=None, name="rmsprop", **settings):
+def make(arrays=None, name="rmsprop", should_stop=lambda: False, merge=lambda state, increments: state, **rules):
     state = State(0, 0, parameters() if arrays is None else arrays, [])
     make_optimizer = functools.partial(optimizers.make, name, epsilon=EPSILON)
-    return ParameterServer(state, make_optimizer, lambda frames: dict(learning_rate=RATE, epsilon=EPSILON), **settings)
+    return ParameterServer(state, make_optimizer, lambda frames: dict(learning_rate=RATE, epsilon=EPSILON), rules=Rules(**rules), merge=merge, should_stop=should_stop)
 
 
 def push(server, number, *, worker=0, version=None, gradients=None, life=0, **more):
@@ -40,7 +40,7 @@ def test_it_applies_what_rmsprop_says():
         for index, gradient in enumerate(parameters(100 + number)):
             slots[index] = 0.99 * slots[index] + 0.01 * gradient.astype(float) ** 2
             expected[index] = expected[index] - RATE * gradient / np.sqrt(slots[index] + EPSILON)
-    version, frames, arrays = server.read()
+    version, frames, arrays, _ = server.read()
     assert (version, frames) == (3, 60)
     for one, other in zip(arrays, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5)
@@ -135,6 +135,31 @@ def test_a_late_gradient_of_an_old_round_is_refused_and_a_stopped_one_does_not_w
         stopping.set()
         assert waiting.result(20) is Verdict.ENDED
     assert server.version == 1
+
+
+def test_with_late_workers_an_update_is_of_exactly_so_many_fewer_and_the_late_are_refused():
+    server, alone = make(num_awaited=3 - 1, is_mean=True), make()
+    with futures.ThreadPoolExecutor(2) as pool:
+        for round_ in range(3):
+            late = round_ % 3
+            in_time = [w for w in range(3) if w != late]
+            pushed = [pool.submit(push, server, round_, worker=w, version=round_, gradients=parameters(w)) for w in in_time]
+            assert [one.result(20) for one in pushed] == [Verdict.ACCEPTED] * 2
+            assert push(server, round_, worker=late, version=round_, gradients=parameters(99)) is Verdict.STALE
+            push(alone, round_, gradients=[(a + b) / np.float32(2) for a, b in zip(*(parameters(w) for w in in_time))])
+    assert server.version == 3 and server.counts[Verdict.STALE] == 3
+    for one, other in zip(server.read()[2], alone.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_workers_share_is_merged_once_an_update_with_the_sum_of_what_was_accepted():
+    server = make(num_awaited=2, merge=lambda state, increments: np.append(state, increments))
+    with futures.ThreadPoolExecutor(2) as pool:
+        for round_ in range(2):
+            pushed = [pool.submit(push, server, round_, worker=w, version=round_, increments=np.array([10.0**w])) for w in (0, 1)]
+            assert [one.result(20) for one in pushed] == [Verdict.ACCEPTED] * 2
+    assert push(server, 2, worker=0, version=0, increments=np.array([1e6])) is Verdict.STALE
+    assert server.read()[3].tolist() == server.copy().statistics.tolist() == [11.0, 11.0]
 
 
 def test_a_worker_that_comes_back_within_a_round_counts_once():

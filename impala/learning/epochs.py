@@ -1,0 +1,220 @@
+"""What PPO makes of the unrolls of one iteration: advantages once, then several passes over them in small batches.
+
+Networks without a core are trained on single transitions, shuffled anew for each pass; those with a core on whole
+unrolls from their first core state on (truncated backpropagation through T steps), shuffled too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala.learning.gradients import network_inputs
+from impala.learning.statistics import Statistics
+from impala.types import Chunk
+
+_LEAST_DEVIATION = 1e-8  # of advantages
+_MOST_REWARD = 10.0  # once scaled
+_BOTH, _POLICY, _VALUES = (np.array(trains, np.float32) for trains in ((1, 1), (1, 0), (0, 1)))
+
+
+class Batch(NamedTuple):
+    """Transitions of one iteration: T steps of B unrolls, or, of networks without a core, T = 1 of B single ones.
+
+    The fields that a `types.Chunk` has mean what they mean there, but there are n = T + 1 observations of unrolls and
+    n = 1 of single transitions.
+    """
+
+    observation: Any  # [n+k−1, B, …]
+    is_first: Any  # [n, B] bool
+    previous_action: Any  # [B, …]
+    previous_reward: Any  # [B]
+    a_tm1: Any  # [T, B, …]
+    logits_tm1: Any  # [T, B, A]
+    r_t: Any  # [T, B] float32, raw
+    weights_version: Any  # [B]
+    origin: Any  # [B, 6]
+    v_behaviour_tm1: Any  # [T, B], V of the weights that acted
+    core_state: Any  # [B, …]; () without a core
+    is_replayed: Any  # [B] float32, 1 from the second pass on
+    advantage_tm1: Any  # [T, B]
+    target_tm1: Any  # [T, B], of V
+    valid_t: Any  # [T, B] float32, 0 across a reset
+    trains: Any  # [2] float32, 1 or 0: the policy, the values
+    beta: Any  # [] float32
+
+
+class Epochs:
+    """Makes batches of unrolls: `types.Chunk` [T, B, …] → iterator of `Batch`.
+
+    The iterator is to be asked for a batch once the network has the parameters that its gradient is to be taken of.
+
+    Args:
+      network: acts, and says the value after the last step.
+      plan: see `Plan`.
+      advantages: (values [T+1, B], rewards, discounts, valid [T, B]) → targets, advantages [T, B] (arXiv:1506.02438).
+      clip_reward: a function of `losses.rewards.REWARD_CLIPPING`.
+      num_stacked: frames of an observation.
+      statistics: what workers share; `state` holds it, and `take` what this one adds.
+      seed: of the order.
+    """
+
+    def __init__(
+        self, network, plan: "Plan", advantages: Callable, *, clip_reward: Callable, num_stacked: int,
+        statistics: Statistics, seed: Sequence[int],
+    ):  # fmt: skip
+        self._network, self._plan, self._advantages = network, plan, advantages
+        self._clip_reward, self._num_stacked = clip_reward, num_stacked
+        self._random, self._statistics = np.random.default_rng(list(seed)), statistics
+        self.state, self._increments = statistics.initial(), np.zeros(statistics.size)
+        self._sums: np.ndarray | None = None  # [B], of each environment's discounted rewards so far
+        self._value = tf.function(lambda *inputs: network(*inputs).value, autograph=False)
+        self._logits = tf.function(lambda *inputs: network(*inputs).logits, autograph=False)
+
+    def take(self) -> np.ndarray:
+        """Returns what there is to add to the statistics since it was last asked."""
+        taken, self._increments = self._increments, np.zeros(self._statistics.size)
+        return taken
+
+    def __call__(self, unroll: Chunk) -> Iterator[Batch]:
+        has_core = not isinstance(unroll.core_state, tuple)
+        whole = self._with_advantages(unroll)
+        length, width = whole.a_tm1.shape[:2]
+        choose = _unrolls_of(whole) if has_core else _transitions_of(whole, self._num_stacked)
+        if self._statistics.num_features:
+            self._increments += self._statistics.of_observations(whole.observation[:length].reshape(length * width, -1))
+        passes = self._plan.passes()
+        for index, trains in enumerate(passes):
+            if index and passes[index - 1] is _POLICY and trains is _VALUES:
+                self._measure(whole)
+            order = self._random.permutation(width if has_core else length * width)
+            for rows in np.split(order, self._plan.num_minibatches):
+                batch = choose(rows)
+                if self._plan.normalise == "minibatch":
+                    batch = batch._replace(advantage_tm1=normalised(batch.advantage_tm1, batch.valid_t))
+                yield batch._replace(
+                    is_replayed=np.full(len(rows), index > 0, np.float32), trains=trains,
+                    beta=np.float32(self._statistics.beta(self.state)),
+                )  # fmt: skip
+        if passes[-1] is not _VALUES:
+            self._measure(whole)
+
+    def _with_advantages(self, unroll: Chunk) -> Batch:
+        """Returns all transitions of an iteration, in order, with targets and advantages."""
+        arrays = Chunk(*(field if isinstance(field, tuple) else np.asarray(field) for field in unroll))
+        valid_t = 1.0 - arrays.is_first[1:].astype(np.float32)
+        values = self._values_of(arrays)
+        rewards = self._scaled(self._clip_reward(tf.constant(arrays.r_t)).numpy(), valid_t)
+        targets = self._advantages(values, rewards, arrays.discount_t, valid_t)
+        advantages = targets.advantage_tm1.numpy()
+        if self._plan.normalise == "iteration":
+            advantages = normalised(advantages, valid_t)
+        kept = {name: getattr(arrays, name) for name in Batch._fields if name in Chunk._fields}
+        return Batch(**kept | dict(
+            v_behaviour_tm1=values[:-1], advantage_tm1=advantages, target_tm1=targets.target_tm1.numpy(),
+            valid_t=valid_t, trains=_BOTH, beta=np.float32(0),
+        ))  # fmt: skip
+
+    def _values_of(self, unroll: Chunk) -> np.ndarray:
+        """Returns V [T+1, B] of the time of acting; after the last step by the network, which acted till then."""
+        if not isinstance(unroll.core_state, tuple):
+            return self._value(*network_inputs(unroll)).numpy()
+        last = _stacks(unroll.observation, unroll.is_first, self._num_stacked)[:, -1]
+        last = self._value(last, unroll.is_first[-1:]).numpy()
+        return np.concatenate([unroll.v_behaviour_tm1, last])
+
+    def _measure(self, whole: Batch) -> None:
+        """Adds how far the policy's updates have moved it, for the penalty; it travels with the next gradient."""
+        if self._statistics.has_penalty:
+            logits = self._logits(*network_inputs(whole))[: len(whole.a_tm1)]
+            distribution = self._network.distribution
+            kl_tm1 = distribution.kl(distribution.normalise(whole.logits_tm1), distribution.normalise(logits)).numpy()
+            self._increments += self._statistics.of_kl(np.sum(kl_tm1 * whole.valid_t), np.sum(whole.valid_t))
+
+    def _scaled(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """Returns rewards [T, B] divided by the deviation of discounted returns, at most 10, if they are scaled."""
+        if not self._statistics.has_returns:
+            return rewards
+        sums, seen = np.zeros(rewards.shape[1]) if self._sums is None else self._sums, []
+        for reward, is_valid in zip(rewards, valid > 0):
+            sums = np.where(is_valid, self._statistics.returns_discount * sums + reward, 0.0)  # an episode begins at 0
+            seen.append(sums[is_valid])
+        self._sums = sums
+        self._increments += self._statistics.of_returns(np.concatenate(seen))
+        scale = np.float32(self._statistics.return_deviation(self.state))
+        return np.clip(rewards / scale, -_MOST_REWARD, _MOST_REWARD)
+
+
+class Plan(NamedTuple):
+    """How an iteration's transitions are trained on.
+
+    With `num_value_epochs` the first ones train the policy alone, and those the values (Heess et al. 2017).
+    """
+
+    num_epochs: int  # M, passes over the transitions
+    num_value_epochs: int  # B, further ones
+    num_minibatches: int  # of a pass
+    normalise: str  # whose advantages get mean 0 and deviation 1: a "minibatch"'s, the "iteration"'s, or "none"
+
+    def passes(self) -> list[np.ndarray]:
+        """Returns for each pass what it trains, as in `Batch`."""
+        return self.num_epochs * [_POLICY if self.num_value_epochs else _BOTH] + self.num_value_epochs * [_VALUES]
+
+
+def normalised(advantages: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Returns advantages with a mean of 0 and a standard deviation of 1 over the valid transitions."""
+    num = max(float(np.sum(valid)), 1.0)
+    centred = (advantages - np.sum(advantages * valid) / num) * valid
+    return (centred / (np.sqrt(np.sum(np.square(centred)) / num) + _LEAST_DEVIATION)).astype(np.float32)
+
+
+def _unrolls_of(whole: Batch) -> Callable[[np.ndarray], Batch]:
+    """Returns indices of unrolls → their part of the batch."""
+    last = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}  # the others begin with T
+    alone = {"is_replayed", "trains", "beta"}
+
+    def choose(rows: np.ndarray) -> Batch:
+        return Batch(**{
+            name: value if name in alone else value[rows] if name in last else value[:, rows]
+            for name, value in whole._asdict().items()
+        })  # fmt: skip
+
+    return choose
+
+
+def _transitions_of(whole: Batch, num_stacked: int) -> Callable[[np.ndarray], Batch]:
+    """Returns indices of transitions, counted row by row → a batch of them, T = 1."""
+    length, width = whole.a_tm1.shape[:2]
+    stacks = _stacks(whole.observation, whole.is_first, num_stacked)
+    of_each = {
+        name: getattr(whole, name)
+        for name in ("a_tm1", "logits_tm1", "r_t", "v_behaviour_tm1", "advantage_tm1", "target_tm1", "valid_t")
+    }  # fmt: skip
+
+    def choose(rows: np.ndarray) -> Batch:
+        steps, lanes = np.divmod(rows, width)
+        return whole._replace(
+            observation=stacks[:, steps, lanes], is_first=whole.is_first[None, steps, lanes],
+            previous_action=whole.previous_action[lanes], previous_reward=whole.previous_reward[lanes],
+            weights_version=whole.weights_version[lanes], origin=whole.origin[lanes],
+            **{name: array[None, steps, lanes] for name, array in of_each.items()},
+        )  # fmt: skip
+
+    return choose
+
+
+def _stacks(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) -> np.ndarray:
+    """Returns observations with their older planes, [k, T+1, B, …], oldest first; see `networks.frames`.
+
+    Each can be given to a network alone: planes that are older than its episode are zero.
+    """
+    length = len(is_first)
+    planes, is_same = [], np.ones_like(is_first)
+    for age in range(num_stacked):
+        if age:
+            is_same[age - 1 :] &= ~is_first[: length - age + 1]
+        plane = observation[num_stacked - 1 - age : num_stacked - 1 - age + length]
+        keep = is_same.reshape([*is_same.shape, *(observation.ndim - 2) * [1]])
+        planes.append(plane if age == 0 else plane * keep)
+    return np.stack(planes[::-1])

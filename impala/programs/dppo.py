@@ -1,0 +1,43 @@
+"""DPPO (Heess et al. 2017, arXiv:1707.02286): PPO (Schulman et al. 2017, arXiv:1707.06347) by many workers.
+
+    worker 0: T steps in each environment, advantages; then M × K times: gradient, θ ─┐
+    worker 1: …                                                                       ┼─▶ parameter server, the chief:
+    worker n: …                                                                       ┘   mean of the W − D first, θ
+
+An iteration of a worker: it plays an unroll of T steps in each of its environments, computes advantages once from the
+values of that time, and passes over the transitions `agent.num_epochs` times, in `agent.num_minibatches` batches each,
+then `agent.num_value_epochs` times for the values alone. Each batch's gradient goes to the server, which waits for
+those of all workers but `server.num_late`, and applies their mean; what comes later is refused, as its parameters are
+old. One worker is plain PPO.
+
+Shared exactly beside the parameters: β of the penalty, by the mean KL over all workers' transitions after the policy's
+last update of an iteration, and the moments of observations and returns. KL and moments travel with a gradient. Without
+value epochs there is none after the policy's last update: then β changes with the first gradient of the next iteration.
+
+Differences from Heess et al.: policy and values share a network; the hinge is of a minibatch's mean KL; moments are
+those of the time when an iteration begins, the same for acting and training.
+"""
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+
+from impala.config import Config
+from impala.launching import roles
+from impala.nodes import server_node
+from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes.run import Run
+from impala.nodes.worker_node import WorkerNode
+from impala.types import EnvironmentSpec
+
+ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires the shards of the parameter server, `actor.num_actors` workers, and the evaluator if there is one."""
+    program = lp.Program(config.program)
+    servers = server_node.add(program, config, spec, run)
+    for index in range(config.actor.num_actors):
+        program.add_node(lp.PyClassNode(WorkerNode, config, spec, run, index, servers=servers), roles.ACTOR.name)
+    if config.evaluator.num_episodes:
+        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=servers[0]), "evaluator")
+    return program
