@@ -68,6 +68,9 @@ class Rules(NamedTuple):
     is_mean: bool = False  # apply the mean of those, not their sum
 
 
+EACH = Rules()
+
+
 class ParameterServer:
     """One shard; safe to call from many threads.
 
@@ -84,7 +87,7 @@ class ParameterServer:
 
     def __init__(
         self, state: State, make_optimizer: Callable, schedule: Callable[[int], dict[str, float]], *,
-        rules: Rules = Rules(),
+        rules: Rules = EACH,
         merge: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda statistics, increments: statistics,
         should_stop: Callable[[], bool] = lambda: False,
     ):  # fmt: skip
