@@ -16,16 +16,12 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     from impala.nodes.checking import check
 
     network = agents.of(config).make_network(config, check(config))
-    if best:  # saved without the optimizer
-        if not (folder / "best").is_dir():
-            raise config_lib.ConfigError([
-                f"{folder}: holds no best weights; expected a run with evaluator.num_episodes above 0"
-            ])  # fmt: skip
-        saved = checkpoints.Checkpoints(folder / "best", network=network)
-    else:
-        optimizer = agents.of(config).make_learner(config, network).optimizer
-        saved = checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer)
-    state = saved.restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
+    if best and not (folder / "best").is_dir():
+        raise config_lib.ConfigError([
+            f"{folder}: holds no best weights; expected a run with evaluator.num_episodes above 0"
+        ])  # fmt: skip
+    saved = checkpoints.Checkpoints(folder / ("best" if best else "checkpoints"), network=network)
+    state = saved.restore(report=lambda line: print(line, file=sys.stderr), read_only=True, is_part=True)
     if state is None:
         raise config_lib.ConfigError([f"{folder}: holds no checkpoint; expected a run that has trained for a minute"])
     return network, state

@@ -22,7 +22,7 @@ from impala.acting import actors, policies
 from impala.agents import shared
 from impala.config import Config
 from impala.learning.weights import assign_weights
-from impala.nodes import checking, parts, working
+from impala.nodes import checking, parts, workers, working
 from impala.programs import placements
 from impala.replay import datasets
 from impala.types import Chunk, Episode, Origin, Weights
@@ -225,16 +225,13 @@ class ServedLockstep:
 
         self._config, self.spec = config, checking.check(config)
         num_workers, statistics = config.actor.num_actors, shared.make_statistics(config, self.spec)
-        self._workers = [working.Worker(config, self.spec, index) for index in range(num_workers)]
+        self._workers = [workers.make(config, self.spec, index) for index in range(num_workers)]
         self.network = self._workers[0].network
         self._server = server.ParameterServer(
             server.State(0, 0, [v.numpy() for v in self._workers[0].variables], [], statistics.initial()),
             functools.partial(shared.make_optimizer, config), agents.of(config).make_schedules(config),
             merge=statistics.merge,
-            rules=server.Rules(
-                config.server.max_staleness, num_workers if config.server.barrier else None,
-                is_mean=config.loss.reduction == "mean",
-            ),
+            rules=working.rules_of(config)._replace(num_awaited=num_workers if config.server.barrier else None),
         )  # fmt: skip
         self._pushing = futures.ThreadPoolExecutor(num_workers)  # at a barrier, each waits for the others
         self._is_round, self._number = config.server.barrier, 0
@@ -253,8 +250,10 @@ class ServedLockstep:
             if self._is_round and len(pushed) < len(self._workers):
                 continue
             for one, verdict in pushed:
-                verdict.result()
+                one.answered(verdict.result())
                 one.assign(*self._server.read())
+                if one.wants_target:
+                    one.assign_target(self._server.target())
             pushed, self.frames = [], self._server.frames
             self.num_episodes += len(finished)
             metrics = dict(zip(worker.metrics, gradient.metrics.tolist()))
@@ -267,7 +266,7 @@ class ServedLockstep:
         num_frames = worker.num_transitions(gradient) * self.spec.frames_per_step
         return Push(
             worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite,
-            worker.increments(),
+            worker.is_outlier(gradient), worker.increments(),
         )  # fmt: skip
 
     def weights(self) -> Weights:

@@ -91,7 +91,7 @@ def load_text(tmp_path):
          "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
          "environment.protocol: 'paper2019' is not one of paper2018, baselines, rllib, machado2018, cleanba; did you mean paper2018?"),
-        ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop, centered_rmsprop"),
+        ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop, centered_rmsprop, adagrad"),
         # unknown keys: misspelt, in the wrong section, like nothing
         ("learner.batch_szie", 4, "learner.batch_szie: unknown key; did you mean learner.batch_size?"),
         ("lerner.batch_size", 4, "lerner: unknown key; did you mean learner?"),
@@ -419,7 +419,7 @@ def test_every_config_of_the_repository_loads_and_makes_the_round_trip(path, loa
     assert load_text(config_lib.dump(config)) == config
 
 
-@pytest.mark.parametrize("path", [p for p in TRAININGS if not p.stem.startswith(("dqn_", "a3c_", "dppo_", "ppo_"))], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [p for p in TRAININGS if not p.stem.startswith(("dqn_", "a3c_", "dppo_", "ppo_", "gorila_"))], ids=lambda path: path.stem)
 def test_every_config_of_the_repository_takes_two_learners(path):
     assert config_lib.load(path, {"learner.num_learners": 2}).learner.num_learners == 2
 
@@ -495,9 +495,9 @@ def test_literals_are_the_names_that_functions_know():
     assert str(caught.value).endswith(f"expected {', '.join(literal('network', 'torso')[:-1])} or resnet")
     for name in literal("learner", "optimizer"):
         assert optimizers.make(name, [tf.Variable(0.0)], epsilon=0.1)
-    with pytest.raises(ValueError, match="expected adam, rmsprop or centered_rmsprop$"):
+    with pytest.raises(ValueError, match="expected adam, rmsprop, centered_rmsprop or adagrad$"):
         optimizers.make("?", [tf.Variable(0.0)], epsilon=0.1)
-    assert literal("learner", "optimizer") == ("adam", "rmsprop", "centered_rmsprop")
+    assert literal("learner", "optimizer") == ("adam", "rmsprop", "centered_rmsprop", "adagrad")
 
 
 def test_literals_are_the_programs():
@@ -649,8 +649,8 @@ def test_a_resolved_configuration_has_the_sections_of_its_program_and_agent_and_
     data = yaml.safe_load(config_lib.dump(config))
     assert config_lib.build(data) == config
     assert ("inference" in data) == (program in ("seed", "ga3c")) and ("ga3c" in data) == (program == "ga3c")
-    assert ("population" in data) == (program == "impala") and ("min_size" in data.get("replay", ())) == (program in ("dqn", "apex"))
-    is_q_learning = program in ("dqn", "apex")
+    assert ("population" in data) == (program == "impala") and ("min_size" in data.get("replay", ())) == (program in ("dqn", "apex", "gorila"))
+    is_q_learning = program in ("dqn", "apex", "gorila")
     assert (data["loss"]["correction"] == "n_step") == ("double" in data["agent"]) == is_q_learning
     assert ("clip_rho" in data["loss"]) == (program in ("impala", "seed", "ga3c", "a3c"))
     assert ("num_epochs" in data["agent"]) == ("surrogate_clip" in data["loss"] and "clip_rho" not in data["loss"]) == (program == "dppo")

@@ -66,7 +66,7 @@ MAY_IMPORT = {
 ONLY = {
     ("monitoring", "config"): {"ConfigError"},
     ("lockstep", "programs"): {"programs.placements"},
-    ("lockstep", "nodes"): {"nodes.parts", "nodes.checking", "nodes.working"},
+    ("lockstep", "nodes"): {"nodes.parts", "nodes.checking", "nodes.workers", "nodes.working"},
     ("evaluation", "nodes"): {"nodes.checking", "nodes.playing"},
     ("export", "nodes"): {"nodes.checking"},
     ("api", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},

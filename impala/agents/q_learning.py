@@ -124,6 +124,12 @@ def make_learner(config: Config, network, *, group=None):
     )
 
 
+def make_differentiator(config: Config, network):
+    """Composes what computes gradients for a parameter server, as configured."""
+    forward = network.on_sequences if _is_corrected(config) else network.on_windows
+    return shared.make_differentiator(config, network, make_loss(config), forward)
+
+
 def make_loss(config: Config):
     """Returns the configured loss."""
     from impala.losses import q_learning

@@ -33,6 +33,7 @@ from impala.config.sections import (
     Size,
 )
 
+Program = Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"]
 Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
 
 
@@ -47,6 +48,10 @@ DEFAULTS_OF = {  # by program
         "loss": {"correction": "n_step"},
     },
     "a3c": {"loss": {"correction": "none"}},
+    "gorila": {
+        "server": {"max_staleness": 100, "outlier_deviations": 4.0}, "loss": {"correction": "n_step"},
+        "learner": {"optimizer": "adagrad"}, "replay": {"size": 1_000_000},
+    },
     "dppo": {
         "server": {"barrier": True}, "loss": {"correction": "clip", "lambda": 0.95, "reduction": "mean"},
         "learner": {"max_grad_norm": 0.5},
@@ -57,7 +62,7 @@ DEFAULTS_OF = {  # by program
 class Config(Model):
     """A training run of one program."""
 
-    program: Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo"] = "impala"  # who does what: programs/
+    program: Program = "impala"  # who does what: programs/
     environment: EnvironmentConfig
     agent: AgentConfig = ActorCriticConfig()  # what is learned: agents/
     network: NetworkConfig = NetworkConfig()
@@ -137,7 +142,7 @@ class Config(Model):
         if self.replays_alone:
             self._check_replay()
             return self
-        if self.has_use_for("server.num_shards"):
+        if self.has_use_for("server.barrier"):
             self._check_server()
             return self
         if self.program in ("seed", "ga3c"):
@@ -209,14 +214,15 @@ class Config(Model):
                 f"learner.num_learners={num_learners} does not divide learner.batch_size={batch_size}; expected a "
                 "divisor"
             )
+        if self.program in ("dqn", "gorila") and replay.samples_per_insert is None:
+            raise ValueError(
+                f"replay.samples_per_insert=null: one process acts and learns with program={self.program}; expected a "
+                "number"
+            )
         if num_lanes < num_learners:
             raise ValueError(
                 f"learner.num_learners={num_learners}: more than the {num_lanes} lanes of all actors, each of which "
                 "fills one learner's table; expected a larger actor.num_actors or actor.num_lanes"
-            )
-        if self.program == "dqn" and replay.samples_per_insert is None:
-            raise ValueError(
-                "replay.samples_per_insert=null: one process acts and learns with program=dqn; expected a number"
             )
         if len(self.environment.tasks) > 1:
             raise ValueError(

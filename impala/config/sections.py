@@ -179,6 +179,7 @@ class ReplayConfig(Model):
     samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
     priority_exponent: Exponent = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
     importance_exponent: Exponent = 0.4  # β: how much of that the weights of a batch take back; 1 all of it
+    shared: bool = False  # one table for all workers, else each has its own of that size
     checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between the table's; null: none
 
 
@@ -316,7 +317,7 @@ class LearnerConfig(Model):
     unroll_length: Annotated[int, Field(ge=1, le=100_000)] = 20  # T, agent steps
     batch_size: Size = 32  # B, chunks, over all learners
     num_learners: Workers = 1  # K, synchronous, each with B/K chunks of its own table; --num-learners for short
-    optimizer: Literal["adam", "rmsprop", "centered_rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop", "centered_rmsprop", "adagrad"] = "adam"
     learning_rate: LearningRate = 5e-4
     learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
     learning_rate_frames: Frames | None = None  # where schedules end, a game's frames; total_frames if not given
@@ -354,6 +355,7 @@ class ServerConfig(Model):
 
     num_shards: Workers = 1  # K, processes, each with some of the tensors
     max_staleness: Annotated[int, Field(ge=0, le=10**9)] | None = None  # updates; an older gradient is refused
+    outlier_deviations: Positive | None = None  # of a loss from its running mean, more is refused; null: nothing is
     barrier: bool = False  # waits for the gradients of all workers and applies their sum, or mean: loss.reduction
     num_late: Times = 0  # D, workers that a barrier does not wait for; their gradients are refused
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of gradients; rpc: as between two hosts

@@ -11,17 +11,17 @@ import pydantic
 AGENTS = {
     "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
     "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
-    "dppo": ("ppo",),
+    "dppo": ("ppo",), "gorila": ("q_learning",),
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
-_SERVED = ("a3c", "dppo")  # programs whose gradients travel to a parameter server
-_REPLAYS = ("dqn", "apex")  # programs whose batches are windows, all of them from a replay table
+_SERVED = ("a3c", "dppo", "gorila")  # programs whose gradients travel to a parameter server
+_REPLAYS = ("dqn", "apex", "gorila")  # programs whose batches are windows, all of them from a replay table
 _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
-    "server": _SERVED,
+    "server": _SERVED,  # more below
     "inference.timeout_seconds": ("seed",),
     "inference.num_at_once": ("seed",),
     "actor.weight_period": ("impala",),
@@ -29,25 +29,29 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "actor.weight_frames": ("apex",),
     "actor.max_pending": ("apex",),
     "actor.max_episode_frames": ("apex",),
-    "agent.epsilon_start": ("dqn",),
-    "agent.epsilon_end": ("dqn",),
-    "agent.epsilon_frames": ("dqn",),
+    "agent.epsilon_start": ("dqn", "gorila"),
+    "agent.epsilon_end": ("dqn", "gorila"),
+    "agent.epsilon_frames": ("dqn", "gorila"),
     "agent.epsilon_base": ("apex",),
     "agent.epsilon_exponent": ("apex",),
-    "network.core": (*_UNROLLS, *_SERVED),
-    "network.core_size": (*_UNROLLS, *_SERVED),
+    "network.core": (*_UNROLLS, "a3c", "dppo"),
+    "network.core_size": (*_UNROLLS, "a3c", "dppo"),
     "replay.queue_kind": ("impala",),
     "replay.queue_size": _UNROLLS,
     "replay.fraction": ("impala",),
     "replay.size": ("impala", *_REPLAYS),
     "replay.min_size": _REPLAYS,
     "replay.samples_per_insert": _REPLAYS,
-    "replay.checkpoint_minutes": _REPLAYS,
+    "replay.checkpoint_minutes": ("dqn", "apex"),
+    "replay.shared": ("gorila",),
     "replay.priority_exponent": ("apex",),
     "replay.importance_exponent": ("apex",),
-    "learner.unroll_length": (*_UNROLLS, *_SERVED),
-    "learner.num_learners": (*_UNROLLS, *_REPLAYS),
+    "learner.unroll_length": (*_UNROLLS, "a3c", "dppo"),
+    "learner.num_learners": (*_UNROLLS, "dqn", "apex"),
     "learner.num_prefetched_batches": (*_UNROLLS, *_REPLAYS),
+    "server.barrier": ("a3c", "dppo"),
+    "server.num_late": ("a3c", "dppo"),
+    "server.outlier_deviations": ("gorila",),
     "learner.max_lag": ("impala", "seed"),
     "record_chunks": ("impala", "seed"),
 }

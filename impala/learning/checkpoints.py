@@ -116,10 +116,11 @@ class Checkpoints:
             else:
                 replaced.rename(replaced.with_suffix(""))
 
-    def restore(self, report=print, *, read_only: bool = False) -> dict[str, Any] | None:
+    def restore(self, report=print, *, read_only: bool = False, is_part: bool = False) -> dict[str, Any] | None:
         """Restores the newest sound checkpoint and returns its state; None when there never was one.
 
-        A damaged one is reported and, unless `read_only`, renamed; the next older one is tried.
+        A damaged one is reported and, unless `read_only`, renamed; the next older one is tried. With `is_part` it may
+        hold other objects too.
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.
@@ -139,7 +140,7 @@ class Checkpoints:
                 (self._directory / name).rename(aside)
             damaged.append(name)
         if path:
-            self._load(path, state)
+            self._load(path, state, is_part)
             self.restored = Restored(path.name, state["updates"], state.get("frames", 0), passed_over)
             return state
         if damaged:
@@ -149,14 +150,15 @@ class Checkpoints:
             )
         return None
 
-    def _load(self, path: Path, state: dict[str, Any]) -> None:
+    def _load(self, path: Path, state: dict[str, Any], is_part: bool) -> None:
         saved = state.get("network", self._shapes)
         if saved != self._shapes:
             pairs = itertools.zip_longest(saved, self._shapes)
             differences = [f"parameter {i}: saved {a}, now {b}" for i, (a, b) in enumerate(pairs) if a != b]
             raise OtherNetwork(f"checkpoint {path} is of another network: {'; '.join(differences[:5])}")
         try:
-            self._checkpoint.read(str(path / _PREFIX)).assert_consumed()
+            status = self._checkpoint.read(str(path / _PREFIX))
+            status.expect_partial().assert_existing_objects_matched() if is_part else status.assert_consumed()
         except AssertionError as error:
             reason = str(error)[:200]
             raise OtherNetwork(f"checkpoint {path} holds other objects than this program's: {reason}") from error

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from impala.learning.centered_rmsprop import CenteredRMSProp
-from impala.learning.rmsprop import RMSPropTF1
+from impala.learning import adagrad, centered_rmsprop, rmsprop
 
 LegacyOptimizer = tf.keras.optimizers.legacy.Optimizer
 
@@ -18,14 +17,15 @@ def make(
 
     Assign `optimizer.learning_rate` before each step; `optimizer.epsilon` is a variable too.
     """
-    if name == "adam":
-        optimizer = tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1)
-    elif name == "rmsprop":
-        optimizer = RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum)
-    elif name == "centered_rmsprop":
-        optimizer = CenteredRMSProp(0.0, decay=rmsprop_decay)
-    else:
-        raise ValueError(f"learner.optimizer: {name!r} is unknown; expected adam, rmsprop or centered_rmsprop")
+    makers = {
+        "adam": lambda: tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1),
+        "rmsprop": lambda: rmsprop.RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum),
+        "centered_rmsprop": lambda: centered_rmsprop.CenteredRMSProp(0.0, decay=rmsprop_decay),
+        "adagrad": lambda: adagrad.AdaGrad(0.0),
+    }
+    if name not in makers:
+        raise ValueError(f"learner.optimizer: {name!r} is unknown; expected {', '.join(list(makers)[:-1])} or adagrad")
+    optimizer = makers[name]()
     # Slots must exist before a step that may be skipped, and before a checkpoint is restored into them.
     with tf.name_scope(optimizer._name), tf.init_scope():
         optimizer.epsilon = tf.Variable(epsilon, trainable=False, dtype=tf.float32)  # in no checkpoint

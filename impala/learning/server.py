@@ -12,6 +12,7 @@ A server may be one of several *shards*, each of which holds some of the tensors
 gradient.
 """
 
+import collections
 import contextlib
 import enum
 import math
@@ -35,6 +36,7 @@ class Verdict(enum.IntEnum):
     REPEATED = 2  # it has come before: the answer was lost
     NONFINITE = 3  # it is not finite
     ENDED = 4  # there are no more updates
+    OUTLIER = 5  # its worker found its loss far from what losses are
 
 
 class Push(NamedTuple):
@@ -47,6 +49,7 @@ class Push(NamedTuple):
     gradients: Sequence[np.ndarray]
     num_frames: int  # that it was computed on
     is_finite: bool = True  # it, and the loss
+    is_outlier: bool = False
     increments: np.ndarray = np.zeros(0)  # of what workers share, see `learning.statistics`
 
 
@@ -58,14 +61,16 @@ class State(NamedTuple):
     parameters: list[np.ndarray]
     slots: list[list[np.ndarray]]  # of the optimizer, for each parameter in the order of `slot_names`
     statistics: np.ndarray = np.zeros(0)
+    target: Sequence[np.ndarray] = ()  # the parameters of θ⁻, if there is one
 
 
 class Rules(NamedTuple):
-    """Which gradients make an update."""
+    """Which gradients make an update, and what an update makes."""
 
     max_staleness: int | None = None  # updates between reading parameters and applying the gradient; None: any number
     num_awaited: int | None = None  # gradients of one update; None: each by itself
     is_mean: bool = False  # apply the mean of those, not their sum
+    target_period: int | None = None  # updates between copies into θ⁻; None: there is none
 
 
 EACH = Rules()
@@ -91,16 +96,18 @@ class ParameterServer:
         merge: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda statistics, increments: statistics,
         should_stop: Callable[[], bool] = lambda: False,
     ):  # fmt: skip
+        self._changed = threading.Condition(threading.RLock())
         self._variables = [tf.Variable(array) for array in state.parameters]
         self._optimizer = make_optimizer(self._variables)
         restore(state, self._variables, self._optimizer)
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
+        self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
         self._round: dict[int, Push] = {}  # by worker: gradients that wait for others
-        self._changed = threading.Condition(threading.RLock())
         self._account = TimeAccount()
         self.counts = dict.fromkeys(Verdict, 0)
+        self.staleness: collections.Counter[int] = collections.Counter()  # of gradients that were accepted
         self.is_done: Callable[[], bool] = lambda: False
         self._apply = tf.function(self._apply, autograph=False)
 
@@ -133,11 +140,17 @@ class ParameterServer:
         with self._changed:
             return self.version, self.frames, [variable.numpy() for variable in self._variables], self.statistics
 
+    def target(self) -> list[np.ndarray]:
+        """Returns the parameters as they were at the last multiple of the target's period."""
+        with self._changed:
+            return self._target
+
     def copy(self) -> State:
         """Returns a copy of everything; pushes wait meanwhile."""
         with self._changed:
             version, frames, parameters, statistics = self.read()
-            return State(version, frames, parameters, slots_of(self._variables, self._optimizer), statistics)
+            slots = slots_of(self._variables, self._optimizer)
+            return State(version, frames, parameters, slots, statistics, self._target)
 
     def held(self) -> contextlib.AbstractContextManager:
         """Within the block no gradient is applied by other threads."""
@@ -155,6 +168,8 @@ class ParameterServer:
         # A sum of squares is not finite if an element is not, and takes a third of the time that a look at each takes.
         if not (push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))):
             return Verdict.NONFINITE
+        if push.is_outlier:
+            return Verdict.OUTLIER
         staleness = self.version - push.version
         most = 0 if self._rules.num_awaited else self._rules.max_staleness
         if most is not None and staleness > most:
@@ -185,9 +200,12 @@ class ParameterServer:
             self._apply([tf.convert_to_tensor(gradient) for gradient in gradients], *tensors)
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
+        if self._rules.target_period and self.version % self._rules.target_period == 0:
+            self._target = [variable.numpy() for variable in self._variables]
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames
+            self.staleness[self.version - 1 - push.version] += 1
         return Verdict.ACCEPTED
 
     def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:

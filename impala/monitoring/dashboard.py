@@ -98,10 +98,12 @@ class Dashboard:
         """Returns a row in one line."""
         returns = f"return {_number(row['return_mean'])} ({row['episodes']} episodes)"
         if _has_values(row):
+            is_served = row.get("staleness_mean") is not None
             says = (
                 f"evaluation {_number(row['evaluation_mean'])}  {returns}  {' '.join(_exploration(row))}  "
-                f"samples/insert {_number(row.get('samples_per_insert'), 2)}"
-            )
+                + (f"staleness {_number(row['staleness_mean'], 2)}" if is_served
+                   else f"samples/insert {_number(row.get('samples_per_insert'), 2)}")
+            )  # fmt: skip
         else:
             says = f"lag {_lag(row)}  {returns}  entropy {_number(row['entropy'], 2)}"
         return (
@@ -169,6 +171,21 @@ def _members(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _memory(row: dict[str, Any]) -> str:
+    return " / ".join(_number(row[f"rss_{role}_mb"], 0) for role in ("learner", "actors", "table")) + " MB"
+
+
+def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what a parameter server says of workers' gradients, if there is one."""
+    if row.get("staleness_mean") is None:
+        return []
+    refused = [str(row.get(f"{why}_gradients")) for why in ("stale", "outlier", "nonfinite")]
+    return [
+        ("staleness mean/max", f"{_number(row['staleness_mean'], 2)} / {row['staleness_max']} updates"),
+        ("gradients refused stale/outlier/not finite", " / ".join(refused)),
+    ]
+
+
 def _has_values(row: dict[str, Any]) -> bool:
     """Returns whether the agent learns action values from replay, rather than a policy from what it has just played."""
     return any(row.get(f"exploration_{name}") is not None for name in ("epsilon", "noise"))
@@ -206,15 +223,16 @@ def _columns(row: dict[str, Any]):
             ("samples per insert", _number(row.get("samples_per_insert"), 2)),
         ]
         if row.get("priority_p50") is not None:
-            quantiles = [_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max")]
-            of_loss.append(("priority p50/p95/max", " / ".join(quantiles)))
+            quantiles = " / ".join(_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max"))
+            of_loss.append(("priority p50/p95/max", quantiles))
+        of_values[-2:] = _gradients(row) or of_values[-2:]
     else:
         of_values = [
             ("return, last 100", _number(row["return_mean"])),
             ("episodes", count("episodes")),
             ("silent units", row["silent_units"] or "–"),
             ("policy lag mean/p95/max", _lag(row, " / ")),
-            ("queue fill", percent("queue_fill")),
+            *(_gradients(row) or [("queue fill", percent("queue_fill"))]),
         ]
         of_loss = [
             ("policy / value loss", f"{_number(row['policy_loss'], 4)} / {_number(row['value_loss'], 4)}"),
@@ -232,13 +250,12 @@ def _columns(row: dict[str, Any]):
         ("actors wait for the table", percent("actor_blocked_fraction")),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
     ]
-    memory = [_number(row[f"rss_{role}_mb"], 0) for role in ("learner", "actors", "table")]
     right = [
         ("loss", _number(row["loss"], 2)),
         *of_loss,
         ("learning rate", f"{row['learning_rate']:.2e}"),
         ("skipped updates / restarts", f"{row['skipped_updates']} / {row.get('restarts', 0)}"),
-        ("memory learner/actors/table", " / ".join(memory) + " MB"),
+        ("memory learner/actors/table", _memory(row)),
     ]
     return left, right
 

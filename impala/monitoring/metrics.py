@@ -27,7 +27,8 @@ Q_COLUMNS = (
     "priority_p50", "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
 )  # fmt: skip
 SERVER_COLUMNS = (
-    "stale_gradients", "repeated_gradients", "nonfinite_gradients", "server_busy_fraction", "surrogate_clip", "penalty",
+    "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients", "server_busy_fraction",
+    "staleness_mean", "staleness_max", "staleness_histogram", "surrogate_clip", "penalty",
 )  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")

@@ -31,6 +31,11 @@ class Pair(tf.Module):
         return self._online.trainable_variables
 
     @property
+    def target_variables(self):
+        """The parameters of `target`, in the order of the trainable ones."""
+        return self._target.trainable_variables
+
+    @property
     def core_state_shape(self):
         return self._online.core_state_shape
 

@@ -41,9 +41,9 @@ class Shard(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server says of a gradient: verdict and newest parameters of each shard; all else of the first."""
+    """What a server says of a gradient: newest parameters of all shards; all else of the first."""
 
-    verdicts: list[int]
+    verdict: int
     version: int
     frames: int
     arrays: list[np.ndarray]
@@ -92,18 +92,19 @@ class Exchange:
         self._requests, self._shards, self._versions = requests, shards, list(versions)
         self._frames_per_step, self._should_stop, self._number = frames_per_step, should_stop, 0
 
-    def __call__(self, gradient, num_transitions: int, increments: np.ndarray) -> Answer:
+    def __call__(self, gradient, num_transitions: int, increments: np.ndarray, is_outlier: bool = False) -> Answer:
         """Sends a `differentiators.Gradient` to all shards, each its part; returns what they answer.
 
         `increments` of the statistics go to all of them: each keeps its own, and all keep the same.
         """
+        flags = int(gradient.is_finite) + 2 * int(is_outlier)
         from impala.acting import remote
 
         self._number += 1
         pending = [
             request(
                 self._number,
-                np.array([version, num_transitions * self._frames_per_step, gradient.is_finite], np.int64),
+                np.array([version, num_transitions * self._frames_per_step, flags], np.int64),
                 increments, gradient.metrics, gradient.columns, *(gradient.arrays[index] for index in shard.tensors),
             )
             for request, shard, version in zip(self._requests, self._shards, self._versions)
@@ -117,8 +118,7 @@ class Exchange:
             for index, array in zip(shard.tensors, parameters, strict=True):
                 arrays[index] = array
         self._versions = [int(version) for _, version, _ in heads]
-        verdicts = [int(verdict) for verdict, _, _ in heads]
-        return Answer(verdicts, self._versions[0], int(heads[0][2]), arrays, statistics[0])
+        return Answer(int(heads[0][0]), self._versions[0], int(heads[0][2]), arrays, statistics[0])
 
 
 def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:

@@ -11,13 +11,17 @@ from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
 
-def make_tables(config: Config, spec: EnvironmentSpec) -> list:
-    """Makes one learner's `reverb.Table` of windows; called in the process that serves it."""
+def make_tables(config: Config, spec: EnvironmentSpec, *, is_limited: bool = True) -> list:
+    """Makes one learner's `reverb.Table` of windows; called in the process that serves it.
+
+    With `is_limited`, writers and readers wait for each other so that each window is drawn as often as configured.
+    """
     from impala.replay import windows
 
     window, share = windows.window_spec(agents.of(config).make_chunk_spec(config, spec)), _share(config)
     return [windows.table(
-        window, share.size, min_size=share.min_size, samples_per_insert=config.replay.samples_per_insert,
+        window, share.size, min_size=share.min_size,
+        samples_per_insert=config.replay.samples_per_insert if is_limited else None,
         batch_size=share.batch_size, priority_exponent=_priority_exponent(config),
     )]  # fmt: skip
 

@@ -12,33 +12,12 @@ import numpy as np
 from impala import agents
 from impala.agents import shared
 from impala.config import Config
-from impala.nodes import exchanging
+from impala.nodes import exchanging, working
 from impala.nodes.head import Head
-from impala.nodes.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
+from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
-_LOOK_SECONDS, _ASK_SECONDS = 0.1, 30.0
-
-
-def add(program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
-    """Adds the shards of a parameter server to a program; returns their handles."""
-    from impala.launching import roles
-    from impala.launching.rpc_node import RpcNode
-
-    threads = dict(thread_pool_size=config.actor.num_actors + NUM_SPARE_THREADS)  # each worker may wait at a barrier
-    others = [
-        RpcNode(ShardNode, config, spec, run, index, courier_kwargs=threads)
-        for index in range(1, config.server.num_shards)
-    ]
-    to_others = [node.create_handle() for node in others]
-    first = RpcNode(ServerNode, config, spec, run, others=to_others, courier_kwargs=threads)
-    shards = [program.add_node(first, roles.SERVER.name)]
-    shards += [program.add_node(node, roles.SHARD.name) for node in others]
-    for handle in shards:
-        handle.set_client_kwargs(call_timeout=RPC_SECONDS)
-    for handle in to_others:
-        handle.set_client_kwargs(call_timeout=_ASK_SECONDS)
-    return shards
+_LOOK_SECONDS = 0.1
 
 
 class ShardNode:
@@ -48,7 +27,7 @@ class ShardNode:
       index: of the shard.
     """
 
-    RPCS = ("address", "begin", "join", "push", "read", "copy")
+    RPCS = ("address", "begin", "join", "push", "read", "copy", "target")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int):
         from impala.launching import processes, roles
@@ -77,14 +56,10 @@ class ShardNode:
 
         if self._begun.is_set():  # the answer was lost
             return
-        config, late = self._config, self._config.server.num_late
-        rules = server.Rules(
-            config.server.max_staleness, config.actor.num_actors - late if config.server.barrier else None,
-            is_mean=config.loss.reduction == "mean",
-        )  # fmt: skip
+        config = self._config
         self.server = server.ParameterServer(
             server.State(*state), lambda variables: shared.make_optimizer(config, variables),
-            agents.of(config).make_schedules(config), rules=rules, merge=self.statistics.merge,
+            agents.of(config).make_schedules(config), rules=working.rules_of(config), merge=self.statistics.merge,
             should_stop=self.stop.is_set,
         )  # fmt: skip
         self._begun.set()
@@ -122,18 +97,25 @@ class ShardNode:
         arrays = arrays[0] if len(arrays) == 1 else arrays  # through shared memory they come as one list
         worker, life = name
         facts = self._check(worker, arrays)
-        (version, num_frames, is_finite), increments, metrics, columns, *gradients = arrays
+        (version, num_frames, flags), increments, metrics, columns, *gradients = arrays
         push = Push(
-            worker, life, number, int(version), gradients, int(num_frames), bool(is_finite), np.array(increments)
-        )
+            worker, life, number, int(version), gradients, int(num_frames), bool(flags & 1), bool(flags & 2),
+            np.array(increments),
+        )  # fmt: skip
         with self.server.held():
-            verdict = self.server.push(push, lambda update: self._accepted(update, facts, metrics, columns))
+            verdict = self.server.push(
+                push, lambda update: self._accepted(update, push.num_frames, facts, metrics, columns)
+            )
             now, frames, parameters, statistics = self.server.read()
         return np.array([verdict, now, frames], np.int64), statistics, *parameters
 
     def read(self) -> tuple[int, int, list, np.ndarray]:
         """Returns version, frames, parameters and statistics of this shard."""
         return self.server.read()
+
+    def target(self) -> list:
+        """Returns the parameters of θ⁻ of this shard."""
+        return self.server.target()
 
     def copy(self) -> tuple:
         """Returns a `server.State` of this shard."""
@@ -154,7 +136,7 @@ class ShardNode:
             raise Refused(f"worker {worker}: arrays {shown}; expected those of its shard")
         return facts
 
-    def _accepted(self, update: int, facts: exchanging.Facts, metrics: np.ndarray, columns: np.ndarray) -> None:
+    def _accepted(self, update: int, num_frames: int, facts: exchanging.Facts, metrics, columns) -> None:
         """Called with every gradient that was applied; the first shard keeps its metrics."""
 
     # --- the loop ---
@@ -190,6 +172,7 @@ class ServerNode(ShardNode):
             )
         self._others, self._logged = others, time.monotonic()
         self._optimizer = shared.make_optimizer(config, self._parameters)
+        self._target = list(getattr(self.network, "target_variables", ()))
         self._saved_statistics = tf.Variable(self.statistics.initial())
         trackables = dict(network=self.network, optimizer=self._optimizer)
         if self.statistics.size:
@@ -210,7 +193,9 @@ class ServerNode(ShardNode):
         mine = [self._parameters[tensor] for tensor in self._shards[index].tensors]
         version, frames = (int(self.head.state.get(name, 0)) for name in ("updates", "frames"))
         slots = server.slots_of(mine, self._optimizer)
-        return version, frames, [v.numpy() for v in mine], slots, self._saved_statistics.numpy()
+        theirs = [self._target[tensor] for tensor in self._shards[index].tensors] if self._target else []
+        statistics = self._saved_statistics.numpy()
+        return version, frames, [v.numpy() for v in mine], slots, statistics, [v.numpy() for v in theirs]
 
     # --- RPCs ---
 
@@ -246,7 +231,9 @@ class ServerNode(ShardNode):
         """See `Head`."""
         return self.head.status()
 
-    def _accepted(self, update: int, facts: exchanging.Facts, metrics: np.ndarray, columns: np.ndarray) -> None:
+    def _accepted(self, update: int, num_frames: int, facts: exchanging.Facts, metrics, columns) -> None:
+        if self._config.replays_alone:  # frames are those played, not those trained on
+            self.head.monitor.add_steps(num_frames // self._spec.frames_per_step)
         self.head.monitor.add_update(
             update, dict(zip(facts.metrics, metrics.tolist())), dict(zip(facts.columns, columns.copy()))
         )
@@ -264,6 +251,8 @@ class ServerNode(ShardNode):
             states = [self.server.copy(), *(server.State(*one.result()) for one in pending)]
             for shard, state in zip(self._shards, states):
                 server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
+                for tensor, array in zip(shard.tensors, state.target):
+                    self._target[tensor].assign(array)
             self._optimizer.iterations.assign(states[0].version)
             self._saved_statistics.assign(states[0].statistics)
             shared.use_statistics(self._config, self.network, self.statistics, states[0].statistics)
@@ -296,15 +285,32 @@ class ServerNode(ShardNode):
             status, words = processes.EXIT_TRY_AGAIN, f"the parameter server failed: {error}"
         processes.finish(status, words)
 
+    def _explores(self) -> dict[str, float]:
+        """Returns how much the workers of an agent that replays explore: they go by the frames of the run."""
+        if not self._config.replays_alone:
+            return {}
+        agent = agents.of(self._config)
+        return {agent.EXPLORATION: agent.make_exploration(self._config, self._spec)(self.frames())}
+
+    def _staleness(self) -> dict[str, Any]:
+        """Returns how stale the gradients were that were accepted since the last call."""
+        with self.server.held():
+            counts, self.server.staleness = self.server.staleness, type(self.server.staleness)()
+        if not counts:
+            return {}
+        mean = sum(updates * count for updates, count in counts.items()) / sum(counts.values())
+        histogram = " ".join(f"{updates}:{counts[updates]}" for updates in sorted(counts))
+        return dict(staleness_mean=mean, staleness_max=max(counts), staleness_histogram=histogram)
+
     def _log(self) -> None:
         from impala.learning.server import Verdict
 
         counts, busy, now = self.server.counts, self.server.busy_fraction(), time.monotonic()
         self.head.monitor.add_wait((1.0 - busy) * (now - self._logged))
         self._logged = now
-        refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE)
+        refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE, Verdict.OUTLIER)
         columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in refused}
         scheduled = agents.of(self._config).make_schedules(self._config)(self.frames())
         penalty = dict(penalty=self.statistics.beta(self.server.statistics)) if self.statistics.has_penalty else {}
-        columns |= penalty | dict(server_busy_fraction=busy)
+        columns |= penalty | self._explores() | dict(server_busy_fraction=busy) | self._staleness()
         self.head.log(scheduled=scheduled, fill=None, columns=columns)

@@ -1,28 +1,35 @@
 """What runs inside the process of a worker: it acts, differentiates and sends gradients to a parameter server."""
 
 from impala.config import Config
-from impala.nodes import exchanging
+from impala.nodes import exchanging, workers
+from impala.nodes.bundling import InTable
+from impala.nodes.feeding import Place
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
-from impala.nodes.working import Worker
 from impala.types import EnvironmentSpec
+
+MOST_UPDATES = 2**62
 
 
 class WorkerNode:
-    """Runs a `Worker` until it is told to stop, and reports to the first shard.
+    """Runs a worker of `nodes.working` until it is told to stop, and reports to the first shard.
 
     Args:
       servers: RPC clients of the server's shards.
+      table: `reverb.Client` of the replay that all workers share, if there is one.
     """
 
-    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, servers):
+    def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, servers, table=None):
         from impala.launching import processes, roles
 
         self._stop = processes.prepare(roles.ACTOR, index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._index, self._servers = config, spec, index, servers
         self._incarnation = processes.incarnation(run.incarnation)
-        self._worker = Worker(config, spec, index, self._incarnation)
+        # Steps in a shared table may have been played with newer parameters than this worker has seen.
+        place = Place(config, spec, run, index, self._stop, "/cpu:0", lambda: MOST_UPDATES)
+        replay = None if table is None else InTable(place, table)
+        self._worker = workers.make(config, spec, index, self._incarnation, replay=replay)
 
     def _join(self) -> exchanging.Exchange:
         """Takes over the server's parameters; returns the connection to it."""
@@ -39,12 +46,25 @@ class WorkerNode:
                 arrays[tensor] = array
         version, frames, _, statistics = states[0]
         worker.assign(version, frames, arrays, statistics)
+        self._shards = shards
+        if worker.wants_target:
+            self._fetch_target()
         life = remote.new_life(self._incarnation)
         requests = [self._request(server, shard, life) for server, shard in zip(self._servers, shards)]
         return exchanging.Exchange(
             requests, shards, [version for version, *_ in states], frames_per_step=self._spec.frames_per_step,
             should_stop=self._stop.is_set,
         )  # fmt: skip
+
+    def _fetch_target(self) -> None:
+        """Takes over the server's θ⁻."""
+        from impala.acting import remote
+
+        arrays = [None] * len(self._worker.variables)
+        for shard, pending in zip(self._shards, [remote.over_rpc(s.futures.target)() for s in self._servers]):
+            for tensor, array in zip(shard.tensors, remote.result_of(pending, self._stop.is_set), strict=True):
+                arrays[tensor] = array
+        self._worker.assign_target(arrays)
 
     def _request(self, server, shard: exchanging.Shard, life: int):
         """Returns the configured way to push: through shared memory, or over RPC."""
@@ -84,11 +104,16 @@ class WorkerNode:
         while not self._stop.is_set():
             if (batch := worker.batch()) is None:
                 report.add(worker.act())
-                continue
-            gradient = worker.differentiate(batch)
-            with account.part("blocked"):
-                answer = exchange(gradient, worker.num_transitions(gradient), worker.increments())
-            worker.assign(answer.version, answer.frames, answer.arrays, answer.statistics)
-            self._stop.doing = "running"
+            else:
+                gradient = worker.differentiate(batch)
+                with account.part("blocked"):
+                    answer = exchange(
+                        gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient)
+                    )
+                worker.answered(answer.verdict)
+                worker.assign(answer.version, answer.frames, answer.arrays, answer.statistics)
+                if worker.wants_target:
+                    self._fetch_target()
+                self._stop.doing = "running"
             if report.is_due():
                 report.send(actors.total_fractions(worker.lanes, account.fraction("blocked")))

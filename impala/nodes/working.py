@@ -3,6 +3,8 @@
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from impala import agents
 from impala.agents import shared
 from impala.config import Config
@@ -11,8 +13,19 @@ from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.types import Chunk, EnvironmentSpec, Episode, Origin, zeros
 
 
-class Worker:
-    """Plays one worker's environments in lanes and turns what they played into gradients.
+def rules_of(config: Config):
+    """Returns the configured `learning.server.Rules`."""
+    from impala.learning.server import Rules
+
+    settings, awaited = config.server, config.actor.num_actors - config.server.num_late
+    return Rules(
+        settings.max_staleness, awaited if settings.barrier else None, is_mean=config.loss.reduction == "mean",
+        target_period=config.agent.target_period if config.replays_alone else None,
+    )  # fmt: skip
+
+
+class Base:
+    """What all workers have: a copy of the network, what computes gradients, and lanes that act.
 
     Args:
       index: of the worker.
@@ -20,36 +33,16 @@ class Worker:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0):
-        from impala.acting import actors, policies
         from impala.learning.weights import assign_weights
 
-        self._config, self.index, self._assign_weights = config, index, assign_weights
-        agent, actor = agents.of(config), config.actor
-        self._statistics = shared.make_statistics(config, spec)
+        self._config, self._spec, self.index, self._incarnation = config, spec, index, incarnation
+        self._assign_weights = assign_weights
+        agent = agents.of(config)
         self.network = agent.make_network(config, spec, on_cpu=True)
         self._differentiator = agent.make_differentiator(config, self.network)
         self._schedules = agent.make_schedules(config)
-        self._chunks: list[Chunk] = []
         self.version = self._frames = 0  # of the parameters
-        outputs, behaviour = policies.network_outputs(self.network), agent.make_behaviour(config, spec)
-        self.lanes, loops, self._closing = [], [], []
-        for lane in range(actor.num_lanes):
-            task, seed = config.task_of(index, lane), lane_seed(config, incarnation, index, lane)
-            environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
-            first = lane * actor.num_lane_environments
-            self.lanes.append(make_actor(
-                environment, outputs, seed=seed, unroll_length=config.learner.unroll_length, behaviour=behaviour,
-                origin=Origin(config.seed, index, first, incarnation, 0, task), sink=self._chunks.extend,
-                sync_weights=lambda: self.version,
-            ))  # fmt: skip
-            loops.append(self.lanes[-1].steps(seed))
-            self._closing.append(environment.close)
-        self._steps = actors.interleave(loops)
-        make_batches = functools.partial(shared.make_batches, config, self.network, spec, index, incarnation)
-        self._batches, self._to_come = make_batches(), None  # batches of the iteration under way
-        # Traced before anything is played, so that the names of its metrics are known.
-        blank = self._stacked([zeros(agent.make_chunk_spec(config, spec))] * config.learner.batch_size)
-        self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
+        self.lanes, self._closing, self._steps = [], [], iter(())
 
     @property
     def facts(self) -> exchanging.Facts:
@@ -71,20 +64,91 @@ class Worker:
         return self._differentiator.variables
 
     def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
-        """Takes over parameters, and once an iteration is over what workers share beside them.
-
-        The schedules of the loss go by `frames`, those trained on to make the parameters.
-        """
+        """Takes over parameters; the schedules of the loss go by `frames`, those counted until these were made."""
         from impala.types import Weights
 
         self._assign_weights(self.variables, Weights(version, arrays))
-        self.version, self._frames, self._newest = version, frames, statistics
-        if self._to_come is None:
-            self._adopt()
+        self.version, self._frames = version, frames
 
     def act(self) -> list[Episode]:
         """Steps one lane's environments once; returns the episodes that ended."""
         return next(self._steps)
+
+    def batch(self):
+        """Returns the next batch to differentiate, or None until more was played."""
+        raise NotImplementedError
+
+    def differentiate(self, batch):
+        """Returns the `learning.differentiators.Gradient` of a batch."""
+        return self._differentiator(batch, **self._scheduled())
+
+    def num_transitions(self, gradient) -> int:
+        """Returns how many transitions the run is to count with a gradient."""
+        raise NotImplementedError
+
+    def increments(self):
+        """Returns what there is to add to the statistics since it was last asked."""
+        return np.zeros(0)
+
+    def is_outlier(self, gradient) -> bool:
+        """Returns whether a gradient is to be refused for its loss."""
+        return False
+
+    def answered(self, verdict: int) -> None:
+        """Hears what became of its last gradient."""
+
+    wants_target = False  # whether it is time for `assign_target`
+
+    def assign_target(self, arrays: Sequence) -> None:
+        """Takes over the parameters of θ⁻."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for close in self._closing:
+            close()
+
+    def _scheduled(self) -> dict[str, float]:
+        """Returns those hyper-parameters that are the loss's; the others are the server's."""
+        scheduled = self._schedules(self._frames)
+        return {name: value for name, value in scheduled.items() if name not in ("learning_rate", "epsilon")}
+
+
+class Worker(Base):
+    """Plays one worker's environments in lanes and turns each unroll of theirs into gradients."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0):
+        from impala.acting import actors, policies
+
+        super().__init__(config, spec, index, incarnation)
+        agent, actor = agents.of(config), config.actor
+        self._statistics, self._chunks = shared.make_statistics(config, spec), []
+        outputs, behaviour = policies.network_outputs(self.network), agent.make_behaviour(config, spec)
+        loops = []
+        for lane in range(actor.num_lanes):
+            task, seed = config.task_of(index, lane), lane_seed(config, incarnation, index, lane)
+            environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
+            first = lane * actor.num_lane_environments
+            self.lanes.append(make_actor(
+                environment, outputs, seed=seed, unroll_length=config.learner.unroll_length, behaviour=behaviour,
+                origin=Origin(config.seed, index, first, incarnation, 0, task), sink=self._chunks.extend,
+                sync_weights=lambda: self.version,
+            ))  # fmt: skip
+            loops.append(self.lanes[-1].steps(seed))
+            self._closing.append(environment.close)
+        self._steps = actors.interleave(loops)
+        make_batches = functools.partial(shared.make_batches, config, self.network, spec, index, incarnation)
+        self._batches, self._to_come = make_batches(), None  # batches of the iteration under way
+        # Traced before anything is played, so that the names of its metrics are known.
+        blank = self._stacked([zeros(agent.make_chunk_spec(config, spec))] * config.learner.batch_size)
+        self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
+
+    def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
+        """See `Base`; statistics are taken over once an iteration is over."""
+        super().assign(version, frames, arrays, statistics)
+        self._newest = statistics
+        if self._to_come is None:
+            self._adopt()
 
     def batch(self):
         """Returns the next batch to differentiate, or None until each lane has ended its unroll."""
@@ -99,10 +163,6 @@ class Worker:
         self._chunks.clear()
         return next(self._to_come)
 
-    def differentiate(self, batch):
-        """Returns the `learning.differentiators.Gradient` of a batch."""
-        return self._differentiator(batch, **self._scheduled())
-
     def num_transitions(self, gradient) -> int:
         """Returns how many transitions a gradient was computed on."""
         return int(round(float(gradient.metrics[self.metrics.index("num_transitions")])))
@@ -111,19 +171,9 @@ class Worker:
         """Returns what there is to add to the statistics since it was last asked."""
         return self._batches.take()
 
-    def close(self) -> None:
-        """Closes the environments."""
-        for close in self._closing:
-            close()
-
     def _adopt(self) -> None:
         self._batches.state = self._newest
         shared.use_statistics(self._config, self.network, self._statistics, self._newest)
-
-    def _scheduled(self) -> dict[str, float]:
-        """Returns those hyper-parameters that are the loss's; the others are the server's."""
-        scheduled = self._schedules(self._frames)
-        return {name: value for name, value in scheduled.items() if name not in ("learning_rate", "epsilon")}
 
     def _stacked(self, chunks: Sequence[Chunk]) -> Chunk:
         from impala.replay import datasets

@@ -23,10 +23,8 @@ import launchpad as lp
 
 from impala.config import Config
 from impala.launching import roles
-from impala.nodes import server_node
-from impala.nodes.evaluator_node import EvaluatorNode
+from impala.nodes import served
 from impala.nodes.run import Run
-from impala.nodes.worker_node import WorkerNode
 from impala.types import EnvironmentSpec
 
 ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
@@ -35,9 +33,6 @@ ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the shards of the parameter server, `actor.num_actors` workers, and the evaluator if there is one."""
     program = lp.Program(config.program)
-    servers = server_node.add(program, config, spec, run)
-    for index in range(config.actor.num_actors):
-        program.add_node(lp.PyClassNode(WorkerNode, config, spec, run, index, servers=servers), roles.ACTOR.name)
-    if config.evaluator.num_episodes:
-        program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=servers[0]), "evaluator")
+    servers = served.add_servers(program, config, spec, run)
+    served.add_workers(program, config, spec, run, servers)
     return program

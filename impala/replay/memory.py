@@ -89,13 +89,17 @@ class MemoryWindows:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def write(self, rows: list[dict[str, np.ndarray]]) -> None:
-        for recent, row in zip(self._recent, rows):
+    def lane(self, first: int) -> "Lane":
+        """Returns a sink for the environments from `first` on."""
+        return Lane(self, first)
+
+    def write(self, rows: list[dict[str, np.ndarray]], first: int = 0) -> None:
+        for recent, row in zip(self._recent[first:], rows):
             recent.append({name: np.array(value) for name, value in row.items()})
 
-    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray, first: int = 0) -> None:
         for i in np.flatnonzero(is_window):
-            window, at = tuple(self._recent[i]), self.num_inserted % self._size
+            window, at = tuple(self._recent[first + i]), self.num_inserted % self._size
             if len(self._windows) < self._size:
                 self._windows.append(window)
             else:  # in place of the oldest
@@ -126,3 +130,16 @@ class MemoryWindows:
     def update(self, keys: np.ndarray, priority: np.ndarray) -> None:
         """Gives windows that were drawn other priorities, [B] each."""
         self._priorities[keys] = priority
+
+
+class Lane:
+    """A sink for those environments of a `MemoryWindows` that step together."""
+
+    def __init__(self, windows: MemoryWindows, first: int):
+        self._windows, self._first = windows, first
+
+    def write(self, rows: list[dict[str, np.ndarray]]) -> None:
+        self._windows.write(rows, self._first)
+
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+        self._windows.end_windows(is_window, priority, self._first)

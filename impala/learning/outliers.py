@@ -1,0 +1,42 @@
+"""Which losses lie far from what losses are (Nair et al. 2015, arXiv:1507.04296, section 5.2)."""
+
+import math
+
+_DECAY, _WARM_UP = 0.999, 1000
+
+
+class Outliers:
+    """Keeps a running mean and deviation of the losses that it does not refuse.
+
+    The paper gives no constants. Both are exponential averages over about 1,000 losses, and the first 1,000 pass.
+
+    Args:
+      deviations: a loss that is more than so many above the mean is an outlier; None: none is.
+    """
+
+    def __init__(self, deviations: float | None):
+        self._deviations, self._count = deviations, 0
+        self._weight = self._total = self._total_of_squares = 0.0
+
+    def __call__(self, loss: float) -> bool:
+        """Returns whether a loss is an outlier; if not, it counts from now on."""
+        size = abs(loss)
+        if self._deviations is None or not math.isfinite(size):
+            return False
+        if self._count >= _WARM_UP and size > self.mean + self._deviations * self.deviation:
+            return True
+        self._count += 1
+        self._weight = _DECAY * self._weight + 1.0
+        self._total = _DECAY * self._total + size
+        self._total_of_squares = _DECAY * self._total_of_squares + size**2
+        return False
+
+    @property
+    def mean(self) -> float:
+        """Of the losses' sizes."""
+        return self._total / self._weight if self._weight else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Of the losses' sizes, the standard one."""
+        return math.sqrt(max(0.0, self._total_of_squares / self._weight - self.mean**2)) if self._weight else 0.0

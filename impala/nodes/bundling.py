@@ -1,0 +1,201 @@
+"""A bundle (Nair et al. 2015): it acts, keeps what it played in a replay, and differentiates what it draws."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from impala import agents
+from impala.config import Config
+from impala.nodes.feeding import Place
+from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.working import Base
+from impala.types import EnvironmentSpec, Origin, map_fields, zeros
+
+
+class Bundle(Base):
+    """A worker with a replay of its own, in memory, or with a share in that of all workers.
+
+    It paces itself: once its share of `replay.min_size` is there, windows are drawn `replay.samples_per_insert` times
+    for each that it adds.
+
+    Args:
+      replay: an `InTable` that all workers share; None: its own.
+    """
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0, *, replay=None):
+        from impala.acting import actors
+        from impala.learning.outliers import Outliers
+
+        super().__init__(config, spec, index, incarnation)
+        agent, actor = agents.of(config), config.actor
+        self._exploration = agent.make_exploration(config, spec)
+        self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
+        self._num_steps = self._num_drawn = 0  # steps since the last gradient that counted; batches drawn
+        self._target = -1  # how often θ⁻ had been renewed at the server when it was taken over
+        self._replay = replay or InMemory(config, spec, _generator(config, index, incarnation))
+        self._first = config.replay.min_size / (actor.num_actors if replay else 1)
+        loops = []
+        for lane in range(actor.num_lanes):
+            self.lanes.append(self._make_lane(lane))
+            loops.append(self.lanes[-1].steps(lane_seed(config, incarnation, index, lane)))
+        self._steps = actors.interleave(loops)
+        # Traced before anything is played, so that the names of its metrics are known.
+        self._differentiator(_blank(config, spec), **self._scheduled())
+
+    def _make_lane(self, lane: int):
+        from impala.acting import actors, policies, windows
+
+        config, agent = self._config, agents.of(self._config)
+        n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, self.index, lane)
+        environment = make_environment(config, n, config.actor.num_lane_threads)
+        self._closing.append(environment.close)
+        origin = Origin(config.seed, self.index, lane * n, self._incarnation, 0)
+        behaviour = agent.make_behaviour(config, self._spec, explore=self.epsilon)
+        policy = policies.make(
+            policies.network_outputs(self.network), self._spec, n, seed=seed, behaviour=behaviour
+        )  # fmt: skip
+        writer = windows.WindowWriter(
+            self._spec, n, length=config.agent.n_step, origin=origin, sink=self._replay.lane(lane * n),
+            on_steps=self._count, kept=behaviour.kept,
+        )  # fmt: skip
+        return actors.Actor(environment, policy, writer, lambda: self.version, unroll_length=1, origin=origin)
+
+    def _count(self, num_steps: int) -> None:
+        self._num_steps += num_steps
+
+    def epsilon(self) -> float:
+        """Returns the probability of a random action now."""
+        return self._exploration(self._frames + self._num_steps * self._spec.frames_per_step)
+
+    def batch(self):
+        """Returns windows from the replay if it is time to learn from some, else None."""
+        num_due = (self._replay.num_inserted - self._first) * self._config.replay.samples_per_insert
+        if num_due < self._num_drawn * self._config.learner.batch_size:
+            return None
+        if (batch := self._replay.draw()) is not None:
+            self._num_drawn += 1
+        return batch
+
+    def differentiate(self, batch):
+        """See `Base`; also looks whether the loss is an outlier."""
+        gradient = super().differentiate(batch)
+        self._refused = self._outliers(float(gradient.metrics[self.metrics.index("loss")]))
+        return gradient
+
+    def num_transitions(self, gradient) -> int:
+        """Returns the steps played since the last gradient that was accepted."""
+        self._num_sent = self._num_steps
+        return self._num_sent
+
+    def is_outlier(self, gradient) -> bool:
+        """See `Base`."""
+        return self._refused
+
+    def answered(self, verdict: int) -> None:
+        """Forgets the steps that were counted with a gradient; those of a refused one go with the next."""
+        from impala.learning.server import Verdict
+
+        if verdict == Verdict.ACCEPTED:
+            self._num_steps -= self._num_sent
+
+    @property
+    def wants_target(self) -> bool:
+        """Whether the server has renewed θ⁻ since it was taken over."""
+        return self.version // self._config.agent.target_period != self._target
+
+    def assign_target(self, arrays: Sequence) -> None:
+        """See `Base`."""
+        for variable, array in zip(self.network.target_variables, arrays, strict=True):
+            variable.assign(array)
+        self._target = self.version // self._config.agent.target_period
+
+
+class InMemory:
+    """A worker's own replay."""
+
+    def __init__(self, config: Config, spec: EnvironmentSpec, random: np.random.Generator):
+        from impala.replay.memory import MemoryWindows
+        from impala.replay.windows import lengths
+
+        self._random, self._batch_size = random, config.learner.batch_size
+        self._windows = MemoryWindows(
+            config.replay.size, config.actor.num_environments,
+            lengths=lengths(agents.of(config).make_chunk_spec(config, spec)),
+        )  # fmt: skip
+
+    @property
+    def num_inserted(self) -> int:
+        """Windows that this worker has added."""
+        return self._windows.num_inserted
+
+    def lane(self, first: int):
+        """Returns a sink for the environments from `first` on."""
+        return self._windows.lane(first)
+
+    def draw(self):
+        """Returns a batch of windows, or None if there is none yet."""
+        from impala.replay.windows import to_tensors
+
+        return to_tensors(self._windows.sample(self._batch_size, self._random))
+
+
+class InTable:
+    """A worker's share in a table that all fill and draw from.
+
+    Args:
+      place: of the worker, as of a learner.
+      table: `reverb.Client` of the table's server.
+    """
+
+    _DRAW_SECONDS = 0.2
+
+    def __init__(self, place: Place, table):
+        from impala.nodes import replaying
+
+        self._place, self._table = place, table
+        replaying.wait_for(table, place.stop)
+        self._source, self.num_inserted = replaying.from_replay(place, table), 0
+
+    def lane(self, first: int):
+        """See `InMemory`."""
+        from impala.acting.windows import TableWindows
+        from impala.replay import tables
+        from impala.replay.windows import lengths
+
+        config = self._place.config
+        sink = TableWindows(
+            self._table, tables.REPLAY, config.actor.num_lane_environments,
+            lengths=lengths(agents.of(config).make_chunk_spec(config, self._place.spec)),
+            should_stop=self._place.stop.is_set,
+        )  # fmt: skip
+        return _Counted(sink, self)
+
+    def draw(self):
+        """See `InMemory`."""
+        return self._source.get(self._DRAW_SECONDS)
+
+
+class _Counted:
+    """A sink that counts the windows of an `InTable`."""
+
+    def __init__(self, sink, replay: InTable):
+        self._sink, self._replay, self.write = sink, replay, sink.write
+
+    def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
+        self._sink.end_windows(is_window, priority)
+        self._replay.num_inserted += int(np.sum(is_window))
+
+
+def _generator(config: Config, index: int, incarnation: int) -> np.random.Generator:
+    return np.random.default_rng([config.seed, 1, *((index, incarnation) if index or incarnation else ())])
+
+
+def _blank(config: Config, spec: EnvironmentSpec):
+    """Returns a batch of windows of zeros."""
+    import tensorflow as tf
+
+    from impala.replay import datasets
+
+    window = zeros(agents.of(config).make_chunk_spec(config, spec))
+    batch = datasets.stack(config.learner.batch_size * [datasets.marked(window, is_replayed=True)])
+    return map_fields(tf.convert_to_tensor, batch)

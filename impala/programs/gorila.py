@@ -1,0 +1,43 @@
+"""Gorila (Nair et al. 2015, arXiv:1507.04296).
+
+    bundle 0: acts ─▶ replay ─▶ gradient ─┐   gradients   ┌─ parameter server ──────────────────┐
+    bundle 1: …                           ┼─────────────▶ │ θ, AdaGrad; every N updates θ⁻ ← θ  │
+    bundle n: …                           ┘               │ refuses what is too old, or unusual │
+       ▲                                                  └─────────────────────────────────────┘
+       └────────────────────────────── θ, with each answer; θ⁻ when it is new ◀──┘
+
+DQN whose gradients travel. A bundle is an actor, a replay and a learner in one process. It plays
+1 / `replay.samples_per_insert` of a batch, draws a batch, and sends the gradient; the learner applies nothing. With
+`replay.shared` there is one table for all bundles instead, which all fill and draw from.
+
+The server refuses a gradient that is more than `server.max_staleness` updates old. A worker marks one whose loss lies
+`server.outlier_deviations` above the mean of those before (`learning.outliers`), and the server refuses it. Steps of a
+refused gradient are counted with the next one. The agent is `agents.q_learning`.
+
+Differences from the paper: a bundle has the newest parameters from each answer, where the paper's fetches them before
+each gradient and its actor at the start of an episode; ε falls with emulator frames; N, the rules' constants and the
+learning rate are not published for this size, and are configured.
+"""
+
+import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
+import launchpad as lp
+
+from impala.config import Config
+from impala.launching import roles
+from impala.launching.table_node import TableNode
+from impala.nodes import replaying, served
+from impala.nodes.run import Run
+from impala.types import EnvironmentSpec
+
+ROLES = (roles.TABLE, roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
+
+
+def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
+    """Wires the parameter server's shards, `actor.num_actors` bundles, the table that they may share, the evaluator."""
+    program = lp.Program(config.program)
+    table = None
+    if config.replay.shared:
+        table = program.add_node(TableNode(lambda: replaying.make_tables(config, spec, is_limited=False)), "table")
+    servers = served.add_servers(program, config, spec, run)
+    served.add_workers(program, config, spec, run, servers, table=table)
+    return program

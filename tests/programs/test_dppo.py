@@ -1,0 +1,176 @@
+"""DPPO in lockstep and through real processes: the barrier, what workers share; it resumes and learns; what it refuses."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala import agents, lockstep
+from impala import config as config_lib
+from impala.agents import shared
+from impala.learning import checkpoints
+from tests.programs.running import interrupted_and_resumed, rows, run
+
+DPPO = ["train", "--config", "configs/dppo_catch.yaml"]
+SMALL = {"actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "learner.unroll_length": 12,
+         "agent.num_minibatches": 1, "agent.num_epochs": 3, "target_return": None, "learner.learning_rate_schedule": "constant"}  # fmt: skip
+SHARED = ["--loss.correction", "penalty", "--agent.num-value-epochs", "2", "--agent.normalise-observations", "true", "--agent.scale-rewards", "true"]
+
+
+def config(**overrides):
+    return config_lib.load("configs/dppo_catch.yaml", SMALL | {k.replace("__", "."): v for k, v in overrides.items()})
+
+
+@pytest.mark.parametrize("word", ["clip", "penalty"])
+def test_w_workers_are_one_with_all_their_transitions(word):
+    """Whole passes, so that a minibatch is all that a worker has: the mean of gradients is the gradient of the mean."""
+    made = config(actor__num_actors=3, agent__normalise_advantages="none", loss__correction=word, learner__max_grad_norm=1e6)
+    training = lockstep.of(made)
+    agent = agents.of(made)
+    network = agent.make_network(made, training.spec)
+    alone = agent.make_differentiator(made, network)
+    optimizer = shared.make_optimizer(made, network.trainable_variables)
+    optimizer.learning_rate.assign(made.learner.learning_rate)
+    batches, originals = [], {worker.index: worker.differentiate for worker in training._workers}
+    for worker in training._workers:
+        worker.differentiate = lambda batch, worker=worker: (batches.append(batch), originals[worker.index](batch))[1]
+    updates = list(zip(range(9), training.updates()))
+    training.close()
+    together = {"previous_action", "previous_reward", "weights_version", "origin", "is_replayed"}
+    valid = []
+    for index in range(9):
+        of_round = batches[3 * index : 3 * index + 3]
+        valid.append([batch.valid_t.sum() for batch in of_round])
+        # Each worker's gradient is a mean over its own valid transitions.
+        weights = [batch.valid_t / batch.valid_t.sum() / 3 for batch in of_round]
+        one = type(of_round[0])(**{
+            name: () if isinstance(fields[0], tuple) else fields[0] if name in ("trains", "beta")
+            else np.concatenate(fields, axis=0 if name in together else 1)
+            for name, fields in ((name, [getattr(batch, name) for batch in of_round]) for name in of_round[0]._fields)
+        })  # fmt: skip
+        one = one._replace(valid_t=np.concatenate(weights, axis=1))
+        gradient = alone(one, surrogate_clip=made.loss.surrogate_clip, entropy_cost=made.loss.entropy_cost)
+        optimizer.apply_gradients(zip([tf.constant(array) for array in gradient.arrays], network.trainable_variables))
+    assert any(len(set(of_round)) > 1 for of_round in valid) or all(of_round[0] < 48 for of_round in valid)
+    for one, other in zip(training.weights().arrays, network.trainable_variables):
+        np.testing.assert_allclose(one, other.numpy(), atol=1e-6)
+    assert updates[-1][1].index == 9
+
+
+def test_beta_and_moments_are_those_of_all_workers_together():
+    made = config(actor__num_actors=2, loss__correction="penalty", agent__num_value_epochs=1, agent__normalise_observations=True,
+                  agent__scale_rewards=True, learner__learning_rate=0.05)  # fmt: skip
+    training = lockstep.of(made)
+    seen, betas = [], []
+    batches = [[], []]
+    for worker in training._workers:
+        inner = worker._batches.__call__
+
+        def spied(unroll, worker=worker, inner=inner):
+            batches[worker.index].append(np.asarray(unroll.observation)[:12].reshape(48, -1))
+            return inner(unroll)
+
+        worker._batches = _Spy(worker._batches, spied)
+    for _, update in zip(range(12), training.updates()):
+        betas.append(float(update.batch.beta))
+        seen.append(update.batch.trains.tolist())
+    everything = np.concatenate([x for of_worker in batches for x in of_worker]).astype(float)
+    statistics = agents.of(made).make_statistics(made, training.spec)
+    state = training._server.statistics
+    mean, deviation = statistics.observation_moments(state)
+    np.testing.assert_allclose(mean, everything.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(deviation, np.sqrt(everything.var(axis=0) + 1e-8), rtol=1e-9)
+    assert seen == 3 * [[1, 0], [1, 0], [1, 0], [0, 1]]
+    assert betas[:4] == [1.0] * 4 and betas[4] == 2.0, "such steps move the policy far: β doubles, once an iteration"
+    for worker in training._workers:
+        ours = [variable.numpy() for variable in worker.network.statistics]
+        assert ours[0].shape == training.spec.observation.shape and np.abs(ours[0]).sum() > 0
+    training.close()
+
+
+class _Spy:
+    def __init__(self, inner, call):
+        self.__dict__.update(_inner=inner, _call=call)
+
+    def __call__(self, unroll):
+        return self._call(unroll)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._inner, name, value)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The penalty with all that is shared and two shards, ended by Ctrl-C; the next run of one shard ends by itself."""
+    folder = tmp_path_factory.mktemp("runs") / "dppo"
+    return folder, *interrupted_and_resumed(folder, *DPPO, *SHARED, first=["--server.num-shards", "2"])
+
+
+def test_it_resumes_learns_catch_and_ends_by_itself(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["return_mean"]) >= 0.9
+    assert int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+    assert {row["staleness_max"] for row in rows(folder)} <= {"0", ""}
+
+
+def test_what_is_shared_goes_on_where_it_stood_and_is_saved_with_the_network(runs):
+    folder, _, _ = runs
+    state = checkpoints.read_state(folder / "checkpoints")
+    made = config_lib.load(folder / "config.yaml")
+    from impala.nodes import checking
+
+    spec = checking.check(made)
+    network, statistics = agents.of(made).make_network(made, spec), agents.of(made).make_statistics(made, spec)
+    saved = tf.Variable(statistics.initial())
+    optimizer = shared.make_optimizer(made, network.trainable_variables)
+    checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer, statistics=saved).restore(read_only=True)
+    count = saved.numpy()[2]
+    assert count == pytest.approx(state["frames"] * 10 / 9, rel=0.05), "one observation a step, resets included, of both launches"
+    mean, deviation = statistics.observation_moments(saved.numpy())
+    for variable, moment in zip(network.statistics, (mean, deviation)):
+        np.testing.assert_allclose(variable.numpy().reshape(-1), moment, rtol=1e-6, atol=1e-7)
+    betas = [float(row["penalty"]) for row in rows(folder)]
+    assert betas[-1] == statistics.beta(saved.numpy()) and len(set(betas)) > 1
+    scores = run("evaluate", folder, "--episodes", 64)
+    assert scores.returncode == 0, scores.stderr
+    assert float(scores.stdout.split("±")[0].split()[-1]) >= 0.8, scores.stdout
+
+
+def test_a_late_worker_is_not_waited_for(tmp_path):
+    """Three workers, one of which is slow: with D = 1 updates are of two, and gradients of the third mostly late."""
+    folder = tmp_path / "run"
+    result = run(*DPPO, "--run", folder, "--actor.num-actors", 3, "--server.num-late", 1, "--total-frames", 30_000, "--target-return", "null")
+    assert result.returncode == 0, result.stderr
+    last = rows(folder)[-1]
+    assert int(last["updates"]) > 100 and int(last["stale_gradients"]) > 0 and last["staleness_max"] == "0"
+
+
+@pytest.mark.parametrize("overrides, words", [
+    ({"server.num_late": 2}, "server.num_late=2; expected less than the 2 workers"),
+    ({"server.barrier": False}, "server.barrier=False: with program=dppo all workers' gradients make one; expected true"),
+    ({"agent.num_minibatches": 7}, "agent.num_minibatches=7 does not divide a worker's 640 transitions of an iteration; expected a divisor"),
+    ({"network.core": "lstm", "agent.num_minibatches": 64}, "agent.num_minibatches=64 does not divide a worker's 32 unrolls of an iteration; expected a divisor"),
+    ({"agent.num_epochs": 0}, "agent.num_epochs=0; expected 1 or more"),
+    ({"loss.correction": "vtrace"}, "loss.correction=vtrace: not with agent.name=ppo; expected clip, penalty"),
+    ({"loss.clip_rho": 2.0}, "loss.clip_rho=2.0: not with agent.name=ppo; expected no such key"),
+    ({"server.max_staleness": 3}, "server.max_staleness=3: with server.barrier none is stale; expected null"),
+    ({"agent.name": "actor_critic"}, "agent.name='actor_critic': not with program=dppo; expected ppo"),
+    ({"program": "a3c"}, "agent.num_epochs"),
+])  # fmt: skip
+def test_what_dppo_cannot_do_is_refused(overrides, words):
+    if overrides == {"program": "a3c"}:
+        overrides = {"program": "a3c", "agent.num_epochs": 3}
+    with pytest.raises(config_lib.ConfigError) as caught:
+        config_lib.load("configs/dppo_catch.yaml", overrides)
+    assert words in str(caught.value)
+
+
+def test_moments_of_frames_are_refused_in_one_line(tmp_path):
+    result = run("train", "dppo_pong", "--run", tmp_path / "run", "--agent.normalise-observations", "true")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "agent.normalise_observations=True: atari:pong has stacked frames of shape (84, 84); expected false" in result.stderr

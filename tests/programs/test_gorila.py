@@ -1,0 +1,150 @@
+"""Gorila: DQN whose gradients travel, bit for bit where there is one bundle; then real processes."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import lockstep
+from impala.agents import shared
+from impala.learning import server as servers
+from impala.learning.outliers import Outliers
+from impala.nodes import checking, workers, working
+from tests.programs.running import interrupted_and_resumed, rows, run
+
+GORILA = ["train", "--config", "configs/gorila_catch.yaml"]
+SMALL = {
+    "environment.name": "catch", "network.torso": "mlp", "learner.optimizer": "adagrad", "learner.learning_rate": 0.01,
+    "learner.learning_rate_schedule": "constant", "actor.num_environments": 4, "actor.num_lanes": 1,
+    "replay.size": 300, "replay.min_size": 100, "replay.samples_per_insert": 4, "learner.batch_size": 8,
+    "agent.target_period": 30, "agent.epsilon_frames": 300, "seed": 3,
+}  # fmt: skip
+
+
+def config(program="gorila", **overrides):
+    return config_lib.build({}, SMALL | {"program": program} | {k.replace("__", "."): v for k, v in overrides.items()})
+
+
+def played(configuration, num_updates):
+    training = lockstep.of(configuration)
+    updates = [update for _, update in zip(range(num_updates), training.updates())]
+    weights = training.weights() if configuration.program == "gorila" else training.learner.weights()
+    training.close()
+    return weights.arrays, updates
+
+
+@pytest.mark.parametrize("more", [{}, {"agent__double": True, "agent__n_step": 3}, {"loss__correction": "retrace", "agent__n_step": 3}])
+def test_one_bundle_without_staleness_is_dqn_with_adagrad_bit_for_bit(more):
+    dqn, of_dqn = played(config("dqn", **more), 200)
+    ours, of_ours = played(config(server__max_staleness=0, server__outlier_deviations=None, **more), 200)
+    assert [update.frames for update in of_ours] == [update.frames for update in of_dqn]
+    for one, other in zip(ours, dqn, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.abs(ours[0]).sum() > 0 and len({update.metrics["loss"] for update in of_ours}) > 100
+
+
+def test_frames_are_those_that_all_bundles_played_and_each_is_as_stale_as_there_are_others():
+    made = config(actor__num_actors=3)
+    training = lockstep.of(made)
+    updates = [update for _, update in zip(range(60), training.updates())]
+    training.close()
+    per_worker = 60 / 3 * 8 / 4
+    assert updates[-1].frames == pytest.approx(3 * (100 + per_worker), abs=3 * 8)
+    stale = training._server.staleness
+    assert stale[2] == 58 and sum(stale.values()) == 60 and max(stale) == 2
+
+
+def test_the_target_is_that_of_a_multiple_of_its_period_on_every_bundle():
+    made = config(actor__num_actors=2)
+    training = lockstep.of(made)
+    copies = {0: [v.numpy() for v in training._workers[0].variables]}
+    for update, _ in zip(training.updates(), range(100)):
+        if update.index % 30 == 0:
+            copies[update.index] = training.weights().arrays
+        for worker in training._workers:
+            newest = worker.version // 30 * 30
+            for one, other in zip(worker.network.target_variables, copies[newest], strict=True):
+                np.testing.assert_array_equal(one.numpy(), other)
+    training.close()
+    assert sorted(copies) == [0, 30, 60, 90]
+    assert any((a != b).any() for a, b in zip(copies[30], copies[60]))
+
+
+def test_a_loss_a_hundred_times_as_large_is_refused_and_leaves_the_statistics_alone():
+    random = np.random.default_rng(0)
+    losses = random.gamma(4.0, 0.25, size=3000)
+    outliers = Outliers(4.0)
+    assert not any(outliers(loss) for loss in losses[:1000]), "the first pass, whatever they are"
+    refused = [outliers(loss) for loss in losses[1000:]]
+    assert sum(refused) < 20
+    assert outliers.mean == pytest.approx(1.0, abs=0.1) and outliers.deviation == pytest.approx(0.5, abs=0.1)
+    before = outliers.mean, outliers.deviation
+    assert outliers(100.0) and outliers(-100.0) and (outliers.mean, outliers.deviation) == before
+    assert not outliers(float("nan")) and not outliers(float("inf")), "the server sees to these"
+    assert not Outliers(None)(1e9)
+
+
+def test_the_server_refuses_an_outlier_and_counts_its_steps_with_the_next_gradient():
+    made = config(server__outlier_deviations=4.0)
+    worker = workers.make(made, checking.check(made), 0)
+    worker.assign(0, 0, [v.numpy() for v in worker.variables], None)
+    server = servers.ParameterServer(
+        servers.State(0, 0, [v.numpy() for v in worker.variables], []), functools.partial(shared.make_optimizer, made),
+        shared.make_schedules(made), rules=working.rules_of(made),
+    )  # fmt: skip
+    seen = []
+    for number, is_outlier in enumerate((False, True, False)):
+        while (batch := worker.batch()) is None:
+            worker.act()
+        gradient = worker.differentiate(batch)
+        steps = worker.num_transitions(gradient)
+        verdict = server.push(servers.Push(0, 0, number, worker.version, gradient.arrays, steps, True, is_outlier))
+        worker.answered(verdict)
+        worker.assign(*server.read())
+        seen.append((verdict.name, steps))
+    assert [name for name, _ in seen] == ["ACCEPTED", "OUTLIER", "ACCEPTED"]
+    assert seen[2][1] >= seen[1][1] > 0 and server.frames == seen[0][1] + seen[2][1]
+    counts = server.counts
+    assert counts[servers.Verdict.ACCEPTED] == server.version == 2 and counts[servers.Verdict.OUTLIER] == 1
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two bundles and two shards, ended by Ctrl-C, and the next run of one shard that ends by itself."""
+    folder = tmp_path_factory.mktemp("runs") / "gorila"
+    return folder, *interrupted_and_resumed(folder, *GORILA, first=["--server.num-shards", "2"])
+
+
+def test_it_resumes_learns_catch_and_ends_by_itself(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert float(last["evaluation_mean"]) >= 0.9
+    assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+    means = [float(row["staleness_mean"]) for row in rows(folder) if row["staleness_mean"]]
+    assert np.median(means) == pytest.approx(1.0, abs=0.15)
+
+
+def test_with_one_table_for_all_it_learns_too(tmp_path):
+    folder = tmp_path / "run"
+    result = run(*GORILA, "--run", folder, "--replay.shared", "true", "--total-frames", 12_000, "--target-return", "null")
+    assert result.returncode == 0, result.stderr
+    trained = [row for row in rows(folder) if row["td_error"] not in ("", "nan")]
+    early, late = (np.mean([float(row["td_error"]) for row in part]) for part in (trained[:3], trained[-3:]))
+    assert int(rows(folder)[-1]["updates"]) > 1000 and late < early
+
+
+@pytest.mark.parametrize("overrides, words", [
+    ({"server.barrier": True}, "server.barrier=True: not with program=gorila; expected False"),
+    ({"replay.samples_per_insert": None}, "replay.samples_per_insert=null: one process acts and learns with program=gorila; expected a number"),
+    ({"server.outlier_deviations": 0}, "server.outlier_deviations: got 0; input should be greater than 0"),
+    ({"agent.name": "actor_critic"}, "agent.name='actor_critic': not with program=gorila; expected q_learning"),
+    ({"network.core": "lstm"}, "network.core=lstm: not with program=gorila; expected none"),
+])  # fmt: skip
+def test_what_gorila_cannot_do_is_refused(overrides, words):
+    with pytest.raises(config_lib.ConfigError) as caught:
+        config_lib.load("configs/gorila_catch.yaml", overrides)
+    assert words in str(caught.value)
