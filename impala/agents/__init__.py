@@ -21,6 +21,12 @@ One whose gradients may be computed in one process and applied in another also h
 
     make_differentiator(config, network)                `learning.differentiators.Differentiator` (programs/a3c.py)
 
+and may have, if an iteration's unrolls make several batches, or workers share numbers beside parameters,
+
+    make_batches(config, network, spec, index, incarnation)   `learning.epochs.Epochs` of a worker (programs/dppo.py)
+    make_statistics(config, spec)                       `learning.statistics.Statistics`
+    use_statistics(network, statistics, state)          gives the network what it takes of them
+
 To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
 keep it to yourself, as a module, class instance or namespace of `agent.name: package.module:name`.
 """

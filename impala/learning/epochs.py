@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     origin: Any  # [B, 6]
     v_behaviour_tm1: Any  # [T, B], V of the weights that acted
     core_state: Any  # [B, …]; () without a core
-    is_replayed: Any  # [B] float32, 1 from the second pass on
+    is_replayed: Any  # [B] float32, 0 in the one pass in which it counts as fresh
     advantage_tm1: Any  # [T, B]
     target_tm1: Any  # [T, B], of V
     valid_t: Any  # [T, B] float32, 0 across a reset
@@ -93,8 +93,9 @@ class Epochs:
                 batch = choose(rows)
                 if self._plan.normalise == "minibatch":
                     batch = batch._replace(advantage_tm1=normalised(batch.advantage_tm1, batch.valid_t))
+                # Each is counted in one of the passes, some in every one, so that the run's frames rise steadily.
                 yield batch._replace(
-                    is_replayed=np.full(len(rows), index > 0, np.float32), trains=trains,
+                    is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
                     beta=np.float32(self._statistics.beta(self.state)),
                 )  # fmt: skip
         if passes[-1] is not _VALUES:
