@@ -62,6 +62,10 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--best", action="store_true", help="the weights that the evaluator found best, not the newest")
     one.add_argument("--video", action="store_true", help="films an episode of each task")
 
+    one = add(rollback, "RUN --updates N")
+    one.add_argument("run", metavar="RUN", type=Path)
+    one.add_argument("--updates", metavar="N", type=_positive, required=True, help="at least so many before the newest")
+
     one = add(export, "RUN [--output DIR]")
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--output", metavar="DIR", type=Path, help="RUN/export if not given")
@@ -251,6 +255,28 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     return evaluation.main(
         options.run, num_episodes=options.episodes, greedy=options.greedy, best=options.best, video=options.video
     )
+
+
+def rollback(options: argparse.Namespace, rest: list[str]) -> int:
+    """lets a run that went wrong go on from an older checkpoint"""
+    from impala.launching import runs as runs_lib
+    from impala.learning import soundness
+
+    if not (options.run / "config.yaml").is_file():
+        raise config_lib.ConfigError([f"{options.run}: holds no config.yaml; expected a run folder"])
+    if runs_lib.is_running(options.run):
+        raise config_lib.ConfigError([f"{options.run}: is training; expected a run that has ended: Ctrl-C ends it"])
+    for folder in runs_lib.member_folders(options.run):
+        try:
+            newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
+        except LookupError as error:
+            expected = f"--updates below {options.updates:,}, or a run that keeps more checkpoints (num_checkpoints)"
+            raise config_lib.ConfigError([f"{folder}: {error.args[0]}; expected {expected}"]) from None
+        print(
+            f"{folder}: goes on from update {int(older.name):,}, not {int(newest.name):,}; newer checkpoints are kept "
+            f"as checkpoints/*{soundness.ROLLED_BACK}"
+        )
+    return 0
 
 
 def export(options: argparse.Namespace, rest: list[str]) -> int:

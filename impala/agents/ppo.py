@@ -34,21 +34,31 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
 
 
 def make_learner(config: Config, network, *, group=None):
-    """Raises ConfigError: there is no learner that updates by whole batches; gradients travel."""
-    raise ConfigError([f"agent.name: 'ppo' needs a parameter server; expected program=dppo, not {config.program}"])
+    """Composes both halves of an update by one of `make_batches`' batches, which in a run lie in two processes."""
+    from impala.learning import learners
+
+    return learners.Learner(
+        network, make_loss(config, network), shared.make_optimizer(config, network.trainable_variables),
+        max_grad_norm=config.learner.max_grad_norm, jit_compile=config.learner.jit_compile, group=group,
+    )  # fmt: skip
 
 
 def make_differentiator(config: Config, network):
     """Composes what computes gradients for a parameter server, as configured."""
+    return shared.make_differentiator(config, network, make_loss(config, network))
+
+
+def make_loss(config: Config, network):
+    """Returns the configured loss."""
     from impala.losses.ppo import ppo
 
     agent, loss = config.agent, config.loss
-    return shared.make_differentiator(config, network, ppo(
+    return ppo(
         loss.correction, distribution=network.distribution, surrogate_clip=loss.surrogate_clip,
         value_clip=agent.value_clip, kl_target=agent.kl_target, kl_hinge=agent.kl_hinge,
         baseline_cost=loss.baseline_cost, entropy_cost=loss.entropy_cost, reduction=loss.reduction,
         clip_rho=1.0 + loss.surrogate_clip, clip_c=1.0 + loss.surrogate_clip,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:

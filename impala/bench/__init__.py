@@ -43,7 +43,7 @@ def bound(**rates: float) -> float:
 
 def parts_of(config: config_lib.Config) -> dict[str, Callable]:
     """Returns the parts that an agent step of the configured program costs, by name."""
-    if config.replays_alone:
+    if config.replays_alone and (config.replay.shared or not _is_served(config)):
         return _PARTS | _WINDOWS
     return _PARTS if _is_central(config) or _is_served(config) else _PARTS | _TABLE
 
@@ -161,6 +161,8 @@ def _print_exchange(exchange: dict, result: dict) -> None:
           + ", ".join(f"{1e3 * exchange[name + '_p50']:.1f} ms (p99 {1e3 * exchange[name + '_p99']:.1f}) through {name}"
                       for name in served.TRANSPORTS)
           + f"; {1e3 * exchange['optimizer_p50']:.1f} ms of it are the optimizer's")  # fmt: skip
+    print(f"{result['gradients']:,.0f} gradients/s come to it, which take "
+          f"{100 * result['server_busy_fraction']:.0f} % of the time of one of its cores to apply")  # fmt: skip
     print(f"{'separate':10} {result['separate']:10,.0f} agent steps/s of as many processes without a server: "
           f"the whole runs at {100 * result['train'] / result['separate']:.0f} % of them")  # fmt: skip
 

@@ -86,12 +86,14 @@ def random_step(spec, n: int):
 def learner_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of updates on a batch in memory on all cores."""
     from impala import agents
+    from impala.agents import shared
     from impala.launching import processes
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     spec = make_environment(config, 1).spec
-    learner = agents.of(config).make_learner(config, agents.of(config).make_network(config, spec))
-    batch = random_batch(config, spec)
+    network = agents.of(config).make_network(config, spec)
+    learner = agents.of(config).make_learner(config, network)
+    batch = next(iter(shared.make_batches(config, network, spec, 0, 0)(random_batch(config, spec))))
 
     def update():
         learner.update(batch, 1e-5)

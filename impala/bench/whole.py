@@ -52,7 +52,18 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     return dict(
         train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps, learner_wait=mean("learner_wait_fraction"),
         actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
-    ) | {lag: mean(lag)} | _answers(rows)  # fmt: skip
+    ) | {lag: mean(lag)} | _answers(rows) | _gradients(rows, config)  # fmt: skip
+
+
+def _gradients(rows: list[dict[str, str]], config: config_lib.Config) -> dict[str, float]:
+    """Returns how many gradients came a second, and the share of time it took to apply them; {} without a server."""
+    if not config.has_use_for("server.num_shards"):
+        return {}
+    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
+    awaited = config.actor.num_actors - config.server.num_late if config.server.barrier else 1
+    updates = int(rows[-1]["updates"]) - int(rows[0]["updates"])
+    busy = statistics.fmean(float(row["server_busy_fraction"]) for row in rows if row["server_busy_fraction"])
+    return dict(gradients=awaited * updates / seconds, server_busy_fraction=busy)
 
 
 def _answers(rows: list[dict[str, str]]) -> dict[str, float]:

@@ -3,12 +3,14 @@
     state.json   {"frames": …, "updates": …, "sha256": {file: digest}, "state_sha256": digest of all the rest of it}
 """
 
+import contextlib
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
-STATE, DAMAGED = "state.json", ".damaged"
+STATE, DAMAGED, ROLLED_BACK = "state.json", ".damaged", ".rolled_back"
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _DIGEST = "state_sha256"
 _COUNTS = ("updates", "frames", "episodes", "wall_seconds")
@@ -43,6 +45,40 @@ def newest_state(directory: Path) -> dict[str, Any] | None:
         except _DAMAGE:
             continue
     return None
+
+
+def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
+    """Sets the newest checkpoints aside, so that training goes on from one of at least `num_updates` before them.
+
+    Returns:
+      the newest checkpoint as it was, and now.
+
+    Raises:
+      LookupError: there is none, or none so old.
+    """
+    kept = [path for path, _ in _sound(directory)]
+    if not kept:
+        raise LookupError("holds no sound checkpoint")
+    newest = int(kept[-1].name)
+    older = [path for path in kept if int(path.name) <= newest - num_updates]
+    if not older:
+        held = ", ".join(f"{newest - int(path.name):,}" for path in reversed(kept[:-1]))
+        raise LookupError(f"its checkpoints are {held} updates before the newest" if held else "has one checkpoint")
+    for path in paths(directory):
+        if int(path.name) > int(older[-1].name):
+            aside = path.with_suffix(ROLLED_BACK)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+    return kept[-1], older[-1]
+
+
+def _sound(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the sound checkpoints, oldest first, with their states."""
+    found = []
+    for path in paths(directory):
+        with contextlib.suppress(*_DAMAGE):
+            found.append((path, _sound_state(path)))
+    return found
 
 
 def sealed(state: dict[str, Any]) -> str:

@@ -43,7 +43,17 @@ def test_a_part_of_a_program_that_replays_alone(alone, name):
 def test_every_program_has_its_parts():
     assert list(bench.parts_of(CATCH)) == ["env", "inference", "learner", "table"]
     assert list(bench.parts_of(DQN)) == ["env", "inference", "learner", "insert", "sample"]
-    assert list(bench.parts_of(config_lib.load("configs/seed_catch.yaml"))) == ["env", "inference", "learner"]
+    for name in ("seed", "a3c", "dppo", "gorila"):  # a bundle of Gorila's has its replay in its own memory
+        assert list(bench.parts_of(config_lib.load(f"configs/{name}_catch.yaml"))) == ["env", "inference", "learner"]
+    shared = config_lib.load("configs/gorila_catch.yaml", {"replay.shared": True})
+    assert list(bench.parts_of(shared)) == ["env", "inference", "learner", "insert", "sample"]
+
+
+@pytest.mark.parametrize("name", ["dppo", "gorila"])
+def test_a_worker_of_a_parameter_server_alone(alone, name):
+    config = config_lib.load(f"configs/{name}_catch.yaml")
+    assert alone(PARTS["learner"], config, 0.3) > 10
+    assert alone(whole.lockstep_rate, config, 0.5) > 10
 
 
 def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for():

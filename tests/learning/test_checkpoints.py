@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from impala import networks
-from impala.learning import checkpoints, optimizers
+from impala.learning import checkpoints, optimizers, soundness
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 SPEC = EnvironmentSpec("x", ArraySpec((6,), np.float32), actions=Discrete(3))
@@ -452,3 +452,39 @@ def test_a_target_network_comes_back_beside_the_one_that_learns(tmp_path):
         np.testing.assert_array_equal(learned, theirs)
         np.testing.assert_array_equal(kept, first)
     assert max(np.abs(a - b).max() for a, b in zip(online, target)) > 1e-3
+
+
+# --- back to an older one
+
+
+def test_a_run_that_is_rolled_back_goes_on_from_one_that_is_old_enough(tmp_path):
+    _, states = saved(tmp_path, updates=(10, 20, 25, 30), num_kept=4)
+    newest, older = soundness.roll_back(tmp_path, 8)
+    assert (newest.name, older.name) == ("0000000030", "0000000020")
+    state, ours, _ = restored(tmp_path)
+    assert state["updates"] == 20 and ours == states[20]
+    assert sorted(path.name for path in tmp_path.glob("*.rolled_back")) == ["0000000025.rolled_back", "0000000030.rolled_back"]
+    trained = Trained(seed=9)
+    writer = trained.checkpoints(tmp_path)
+    writer.restore()
+    writer.save(30, {})  # the same number again, and again back
+    assert soundness.roll_back(tmp_path, 1)[1].name == "0000000020"
+
+
+def test_a_damaged_one_is_no_place_to_go_back_to(tmp_path):
+    saved(tmp_path)
+    (tmp_path / "0000000020" / "state.json").write_text("{")
+    assert soundness.roll_back(tmp_path, 5)[1].name == "0000000010"
+    assert [path.name for path in soundness.paths(tmp_path)] == ["0000000010"]
+
+
+@pytest.mark.parametrize("updates, num_back, words", [
+    ((), 1, "holds no sound checkpoint"), ((10,), 1, "has one checkpoint"),
+    ((10, 20, 30), 21, "its checkpoints are 10, 20 updates before the newest"),
+])  # fmt: skip
+def test_where_there_is_none_so_old_nothing_is_touched(tmp_path, updates, num_back, words):
+    saved(tmp_path, updates=updates)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(LookupError, match=words):
+        soundness.roll_back(tmp_path, num_back)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -128,6 +128,24 @@ def test_it_resumes_learns_catch_and_ends_by_itself(runs):
     assert np.median(means) == pytest.approx(1.0, abs=0.15)
 
 
+def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs, tmp_path):
+    import fcntl
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(runs[0], folder)
+    numbers = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+    assert len(numbers) > 1
+    with (folder / "lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = run("rollback", folder, "--updates", 1)
+        assert refused.returncode == 2 and "is training; expected a run that has ended" in refused.stderr
+    result = run("rollback", folder, "--updates", 1)
+    assert result.returncode == 0 and f"goes on from update {numbers[-2]:,}, not {numbers[-1]:,}" in result.stdout
+    again = run("rollback", folder, "--updates", 10**9)
+    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected --updates below" in again.stderr
+
+
 def test_with_one_table_for_all_it_learns_too(tmp_path):
     folder = tmp_path / "run"
     result = run(*GORILA, "--run", folder, "--replay.shared", "true", "--total-frames", 12_000, "--target-return", "null")
