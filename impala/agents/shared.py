@@ -89,6 +89,9 @@ class Once:
     def take(self) -> np.ndarray:
         return np.zeros(0)
 
+    def put_back(self, taken: np.ndarray) -> None:
+        pass
+
 
 def schedule_end(config: Config, total_frames: int | None) -> int:
     """Returns the frame at which schedules end: `learner.learning_rate_frames`, else the total, given or configured."""

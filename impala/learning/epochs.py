@@ -77,6 +77,10 @@ class Epochs:
         taken, self._increments = self._increments, np.zeros(self._statistics.size)
         return taken
 
+    def put_back(self, taken: np.ndarray) -> None:
+        """Takes back what did not arrive."""
+        self._increments += taken
+
     def __call__(self, unroll: Chunk) -> Iterator[Batch]:
         has_core = not isinstance(unroll.core_state, tuple)
         whole = self._with_advantages(unroll)

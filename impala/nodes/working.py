@@ -169,7 +169,15 @@ class Worker(Base):
 
     def increments(self):
         """Returns what there is to add to the statistics since it was last asked."""
-        return self._batches.take()
+        self._sent = self._batches.take()
+        return self._sent
+
+    def answered(self, verdict: int) -> None:
+        """Keeps what went with a gradient that was refused; it goes with the next."""
+        from impala.learning.server import Verdict
+
+        if verdict != Verdict.ACCEPTED:
+            self._batches.put_back(self._sent)
 
     def _adopt(self) -> None:
         self._batches.state = self._newest

@@ -6,6 +6,7 @@ import pytest
 from impala import config as config_lib
 from impala.agents import ppo
 from impala.learning.epochs import normalised
+from impala.learning.server import Verdict
 from impala.nodes import checking, working
 
 BASE = {
@@ -167,6 +168,19 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_so_far(play)
         worker.assign(1, 0, [v.numpy() for v in worker.variables], state)
         assert list(batches) == []
     assert statistics.return_deviation(state) == pytest.approx(np.std(everything), rel=1e-6)
+
+
+def test_what_a_refused_gradient_carried_goes_with_the_next(play):
+    _, worker = play(agent__normalise_observations=True)
+    _, batches = unroll_of(worker)
+    next(batches)
+    carried = worker.increments()
+    worker.answered(Verdict.STALE)
+    next(batches)
+    np.testing.assert_array_equal(worker.increments(), carried)
+    worker.answered(Verdict.ACCEPTED)
+    next(batches)
+    assert carried.any() and not worker.increments().any()
 
 
 def test_normalised_advantages_have_mean_0_and_deviation_1_where_they_are_valid():
