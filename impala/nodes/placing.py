@@ -26,7 +26,8 @@ def placement(config: Config) -> ray_cluster.Placement:
 
     def at_launcher(name: str) -> bool:
         role, _, index = name.partition("/")
-        is_first = role in ("evaluator", *_SERVERS) or role in ("learner", "table") and int(index) % num_learners == 0
+        is_alone = role in ("evaluator", roles.SERVER.name)
+        is_first = is_alone or role in ("learner", "table") and int(index) % num_learners == 0
         return is_first and not cluster.shared_folder
 
     def together(name: str) -> str | None:

@@ -122,9 +122,10 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", ["seed", "ga3c", "dqn"])
+@pytest.mark.parametrize("program", ["seed", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"])
 def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
-    options = TWO_ACTORS if program != "dqn" else ["--cluster.evaluator-cpus", 0]
+    options = TWO_ACTORS if program in ("seed", "ga3c") else ["--cluster.evaluator-cpus", 0]
+    options += ["--server.num-shards", 2, "--cluster.actor-cpus", 0.5] if program == "a3c" else []
     done = run("train", f"{program}_catch", "--cluster", cluster.address, "--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
 
