@@ -268,11 +268,12 @@ def _table_mb(config, spec) -> dict[str, float]:
     chunk = agents.of(config).make_chunk_spec(config, spec)
     chunk_mb = (estimates.kept_step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
     chunk_mb *= config.population.size  # every member has its own tables
+    num_replays = 1 if config.replay.shared or not config.has_use_for("replay.shared") else config.actor.num_actors
     budget = estimates.budget_mb()  # leaves some for learner, actors and system
     replayed = config.replays_alone or config.replay.fraction
     sizes = {
         "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),
-        "replay.size": config.replay.size * bool(replayed),
+        "replay.size": config.replay.size * num_replays * bool(replayed),
     }  # fmt: skip
     if sum(sizes.values()) * chunk_mb > budget:
         table = max(sizes, key=sizes.get)

@@ -171,7 +171,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     num_copies = 1 if config.network.torso == "resnet" else 3
     num_kept = num_copies * sum(one.outputs for one in network)
     num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
-    num_at_once = learner.batch_size * (learner.unroll_length + 1)
+    num_at_once = learner.batch_size * (learner.unroll_length + 1) // getattr(config.agent, "num_minibatches", 1)
     if is_central:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)

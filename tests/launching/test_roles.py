@@ -22,7 +22,8 @@ def test_every_program_has_one_head_that_alone_sees_gpus_and_says_who_plays_and_
     names = {role.name for role in roles}
     if "server" in names:  # of parameters: it holds no chunks, and workers differentiate where they act
         assert [role.name for role in roles if role.is_head] == ["server"]
-        assert not any(role.sees_gpu or role.stores for role in roles)
+        assert not any(role.sees_gpu for role in roles)
+        assert {role.name for role in roles if role.stores} == {"table"} & names
     else:
         assert [role.name for role in roles if role.is_head] == [role.name for role in roles if role.sees_gpu] == ["learner"]
         assert {role.name for role in roles if role.stores} == ({"table"} if "table" in names else {"learner"})

@@ -121,7 +121,7 @@ def test_slots_exist_before_the_first_step(name, num_slots):
 
 
 def test_unknown_optimizers_are_refused():
-    with pytest.raises(ValueError, match="'sgd' is unknown; expected adam, rmsprop or centered_rmsprop"):
+    with pytest.raises(ValueError, match="'sgd' is unknown; expected adam, rmsprop, centered_rmsprop or adagrad"):
         optimizers.make("sgd", [ones()], epsilon=0.1)
 
 

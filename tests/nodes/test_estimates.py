@@ -37,11 +37,20 @@ def test_parameters_are_those_of_the_network(torso, spec, core):
 def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
     monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 8000)
     config = config_lib.load(path)
-    spec = {"minatar": BOARD, "shallow": PONG}.get(config.network.torso, VECTOR)
+    spec = {"minatar": BOARD, "shallow": PONG, "nature": PONG}.get(config.network.torso, VECTOR)
     if config.agent.name == "dpg":
         spec = VECTOR._replace(actions=Continuous(1))
     estimates.check(config, spec)
     training._table_mb(config, spec)
+
+
+def test_every_bundle_of_gorilas_has_a_replay_of_its_own_unless_they_share_one():
+    mb = {
+        (program, shared): training._table_mb(build(PONG, program=program, loss__correction="n_step", replay__size=10_000, actor__num_actors=num_actors, actor__num_environments=8,
+                                                    **({"replay__shared": True} if shared else {})), PONG)["replay"]
+        for program, shared, num_actors in (("dqn", False, 1), ("gorila", False, 3), ("gorila", True, 3))
+    }  # fmt: skip
+    assert mb["gorila", False] == 3 * mb["dqn", False] == 3 * mb["gorila", True] > 0
 
 
 @pytest.mark.parametrize("key, value, what", [

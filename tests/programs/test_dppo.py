@@ -130,7 +130,8 @@ def test_what_is_shared_goes_on_where_it_stood_and_is_saved_with_the_network(run
     optimizer = shared.make_optimizer(made, network.trainable_variables)
     checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer, statistics=saved).restore(read_only=True)
     count = saved.numpy()[2]
-    assert count == pytest.approx(state["frames"] * 10 / 9, rel=0.05), "one observation a step, resets included, of both launches"
+    # One observation a step, resets included, of both launches, each of which ended within an iteration of 1,280 steps.
+    assert 0 <= count - state["frames"] * 10 / 9 <= 2 * 1280
     mean, deviation = statistics.observation_moments(saved.numpy())
     for variable, moment in zip(network.statistics, (mean, deviation)):
         np.testing.assert_allclose(variable.numpy().reshape(-1), moment, rtol=1e-6, atol=1e-7)
