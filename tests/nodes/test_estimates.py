@@ -46,7 +46,7 @@ def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
 
 def test_every_bundle_of_gorilas_has_a_replay_of_its_own_unless_they_share_one():
     mb = {
-        (program, shared): training._table_mb(build(PONG, program=program, loss__correction="n_step", replay__size=10_000, actor__num_actors=num_actors, actor__num_environments=8,
+        (program, shared): training._table_mb(build(PONG, program=program, loss__correction="n_step", replay__size=10_000, replay__min_size=1_000, actor__num_actors=num_actors, actor__num_environments=8,
                                                     **({"replay__shared": True} if shared else {})), PONG)["replay"]
         for program, shared, num_actors in (("dqn", False, 1), ("gorila", False, 3), ("gorila", True, 3))
     }  # fmt: skip
