@@ -76,6 +76,7 @@ def test_the_penalty_is_beta_times_the_kl_of_old_and_new_and_a_hinge_on_its_mean
 @pytest.mark.parametrize("value, old, target, expected", [
     (1.0, 1.0, 3.0, 2.0),  # where it was: ½ 2²
     (1.5, 1.0, 3.0, 1.62),  # moved past 1 ± 0.2 towards the target: as if at 1.2, ½ 1.8²
+    (0.5, 1.0, -1.0, 1.62),  # the same downwards
     (0.0, 1.0, 3.0, 4.5),  # moved away from it: the larger of the two
 ])  # fmt: skip
 def test_values_are_clipped_about_the_old_ones(value, old, target, expected):
