@@ -140,6 +140,7 @@ def test_value_epochs_train_values_alone_and_the_kl_is_measured_in_between(play)
     for index, batch in enumerate(batches):
         seen.append((batch.trains.tolist(), worker.increments()[:2].tolist()))
         worker.assign(index + 1, 0, [v.numpy() + 0.02 * (index < 4) for v in worker.variables], worker._batches.state)
+    assert worker.increments()[1] == 0, "it is not measured again after them"
     assert [trains for trains, _ in seen] == 4 * [[1, 0]] + 2 * [[0, 1]]
     assert [kl[1] > 0 for _, kl in seen] == [False, False, False, False, True, False]
     logits = worker.network(unroll.observation, unroll.is_first).logits[:-1]
