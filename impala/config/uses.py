@@ -21,7 +21,7 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
-    "server": _SERVED,  # more below
+    "server": _SERVED,
     "inference.timeout_seconds": ("seed",),
     "inference.num_at_once": ("seed",),
     "actor.weight_period": ("impala",),

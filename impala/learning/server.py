@@ -160,6 +160,12 @@ class ParameterServer:
         """Returns the share of time spent applying gradients since the last call."""
         return self._account.fraction("applying")
 
+    def take_staleness(self) -> collections.Counter[int]:
+        """Returns how many gradients were accepted since the last call, by how many updates stale they were."""
+        with self._changed:
+            taken, self.staleness = self.staleness, collections.Counter()
+            return taken
+
     def _judge(self, push: Push) -> Verdict:
         if self.is_done():
             return Verdict.ENDED

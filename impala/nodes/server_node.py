@@ -294,9 +294,7 @@ class ServerNode(ShardNode):
 
     def _staleness(self) -> dict[str, Any]:
         """Returns how stale the gradients were that were accepted since the last call."""
-        with self.server.held():
-            counts, self.server.staleness = self.server.staleness, type(self.server.staleness)()
-        if not counts:
+        if not (counts := self.server.take_staleness()):
             return {}
         mean = sum(updates * count for updates, count in counts.items()) / sum(counts.values())
         histogram = " ".join(f"{updates}:{counts[updates]}" for updates in sorted(counts))

@@ -8,7 +8,7 @@ from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
-MOST_UPDATES = 2**62
+_MOST_UPDATES = 2**62
 
 
 class WorkerNode:
@@ -27,7 +27,7 @@ class WorkerNode:
         self._config, self._spec, self._index, self._servers = config, spec, index, servers
         self._incarnation = processes.incarnation(run.incarnation)
         # Steps in a shared table may have been played with newer parameters than this worker has seen.
-        place = Place(config, spec, run, index, self._stop, "/cpu:0", lambda: MOST_UPDATES)
+        place = Place(config, spec, run, index, self._stop, "/cpu:0", lambda: _MOST_UPDATES)
         replay = None if table is None else InTable(place, table)
         self._worker = workers.make(config, spec, index, self._incarnation, replay=replay)
 
