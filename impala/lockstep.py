@@ -137,7 +137,7 @@ class Lockstep:
 class ReplayLockstep:
     """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
 
-    Windows are kept in memory. The network that learns also acts, so decisions use the weights of the last update. The
+    Windows, or sequences, are kept in memory. The network that learns also acts, so decisions use the weights of the last update. The
     first update comes once `replay.min_size` windows are stored. Where a program draws by priority, all its actors'
     environments are played here, each with its own ε, and new priorities are there before the next draw; without
     `replay.samples_per_insert` each window is drawn once on average.
@@ -164,8 +164,9 @@ class ReplayLockstep:
             exploration = lambda frames: ladder  # noqa: E731
         else:
             exploration = agent.make_exploration(config, self.spec)
+        are_sequences = hasattr(agent, "make_writer")
         self.replay = MemoryWindows(
-            config.replay.size, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)),
+            config.replay.size // config.window.fresh, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)),
             priority_exponent=config.replay.priority_exponent if is_prioritised else 0.0,
         )  # fmt: skip
         seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
@@ -173,13 +174,15 @@ class ReplayLockstep:
         policy = policies.make(
             policies.network_outputs(self.network), self.spec, n, seed=seed, behaviour=behaviour
         )  # fmt: skip
-        writer = WindowWriter(
-            self.spec, n, length=config.agent.n_step, origin=origin, sink=self.replay, on_steps=self._count,
-            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None, kept=behaviour.kept,
+        where = dict(origin=origin, sink=self.replay, on_steps=self._count)
+        writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where) if are_sequences else WindowWriter(
+            self.spec, n, length=config.agent.n_step, kept=behaviour.kept, **where,
+            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
         )  # fmt: skip
         actor = actors.Actor(
-            self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=1, origin=origin
-        )
+            self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=config.window.fresh,
+            origin=origin,
+        )  # fmt: skip
         self._steps = actor.steps(seed)
 
     def _count(self, num_steps: int) -> None:
@@ -196,9 +199,11 @@ class ReplayLockstep:
         replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
         scheduled, finished = agents.of(self._config).make_schedules(self._config, total), []
         exponent = replay.importance_exponent if self._is_prioritised else None
+        fresh, trained = self._config.window
+        ratio = (replay.samples_per_insert or 1.0) * fresh / trained  # draws of each window
         while self.frames < total:
             finished += next(self._steps)
-            num_due = (self.replay.num_inserted - replay.min_size) * (replay.samples_per_insert or 1.0)
+            num_due = (self.replay.num_inserted - replay.min_size / fresh) * ratio
             while num_due >= self.learner.num_updates * learner.batch_size:
                 drawn = self.replay.sample(learner.batch_size, self._random)
                 batch = to_tensors(drawn, importance_exponent=exponent)

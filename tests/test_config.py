@@ -90,7 +90,7 @@ def load_text(tmp_path):
         ("network.torso", "reznet",
          "network.torso: 'reznet' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own; did you mean resnet?"),
         ("environment.protocol", "paper2019",
-         "environment.protocol: 'paper2019' is not one of paper2018, baselines, rllib, machado2018, cleanba; did you mean paper2018?"),
+         "environment.protocol: 'paper2019' is not one of paper2018, baselines, rllib, machado2018, cleanba, r2d2; did you mean paper2018?"),
         ("learner.optimizer", None, "learner.optimizer: None is not one of adam, rmsprop, centered_rmsprop, adagrad"),
         # unknown keys: misspelt, in the wrong section, like nothing
         ("learner.batch_szie", 4, "learner.batch_szie: unknown key; did you mean learner.batch_size?"),
@@ -629,7 +629,11 @@ def test_every_key_of_a_program_is_documented_with_a_default_that_can_be_typed(p
     flat = config_lib.flatten(config)
     used = [key for key in flat if config.has_use_for(key)]
     assert [key for key in documented if key in used] == used
-    assert {key.split(".")[0] for key in set(documented) - set(used)} <= {"agent"}, "another agent's own"
+    others = {"agent"} | ({"replay"} if program == "seed" else set())
+    assert {key.split(".")[0] for key in set(documented) - set(used)} <= others, "another agent's own"
+    for agent in uses.AGENTS[program]:
+        other = config_lib.build(CATCH, {"program": program, "agent.name": agent})
+        assert {key for key in config_lib.flatten(other) if other.has_use_for(key)} <= set(documented)
     for key, (default, _) in documented.items():
         if key in used and key not in ("environment.name", "program"):
             overrides = {"program": program} | config_lib.parse_overrides([f"--{key}", default])
@@ -665,8 +669,8 @@ def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_th
 @pytest.mark.parametrize("data, expected", [
     ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic"),
     ({"agent.double": True}, "agent.double: not with agent.name=actor_critic; expected no such key"),
-    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'dpg', 'ppo', nor package.module:name of your own"),
-    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'r2d2', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'r2d2', 'dpg', 'ppo', nor package.module:name of your own"),
     ({"network.torso": "my module:Torso"},
      "network.torso: 'my module:Torso' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own"),
     ({"replay.min_size": 7}, "replay.min_size=7: not with program=impala; expected 50000"),

@@ -96,14 +96,16 @@ class WindowWriter:
         self._on_steps(self._n - int(np.sum(step.is_first)))
 
     def _end_windows(self) -> None:
-        if len(self._states) <= self._length:
-            return
-        priority = np.ones(self._n)
-        if self._prioritise:
-            rewards, discounts = zip(*self._steps)
-            kept = tuple(np.stack(arrays) for arrays in zip(*self._kept))
-            priority = self._prioritise(Played(np.stack(rewards), np.stack(discounts), np.stack(self._states), kept))
-        self._sink.end_windows(~self._states[1], priority)
+        if len(self._states) > self._length:
+            self._sink.end_windows(~self._states[1], self._priority())
+
+    def _priority(self) -> np.ndarray:
+        """Returns the priority of the window that ends with the last step, for each environment."""
+        if not self._prioritise:
+            return np.ones(self._n)
+        rewards, discounts = zip(*self._steps)
+        kept = tuple(np.stack(arrays) for arrays in zip(*self._kept))
+        return self._prioritise(Played(np.stack(rewards), np.stack(discounts), np.stack(self._states), kept))
 
     def _write(self, step: Step, action: np.ndarray, kept: Mapping[str, np.ndarray]) -> None:
         version = np.int64(self._version)

@@ -17,6 +17,10 @@ One that learns from a replay table alone also has
     make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)
     EXPLORATION                                         the column of metrics that says so
 
+and, if its windows are sequences,
+
+    make_writer(config, spec, n, behaviour=…, …)        `acting.sequences.SequenceWriter` (programs/seed.py)
+
 One whose gradients may be computed in one process and applied in another also has
 
     make_differentiator(config, network)                `learning.differentiators.Differentiator` (programs/a3c.py)

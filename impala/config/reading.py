@@ -187,9 +187,13 @@ def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
     """
     agents = uses.AGENTS[program] if program else ()
     own = {key: _as_yaml(value) for key, value in _leaves(DEFAULTS_OF[program])} if program else {}
+    for agent in agents[1:]:  # its defaults of keys that the first agent does not have
+        for key, value in _leaves(DEFAULTS_OF.get(f"{program}+{agent}", {})):
+            if not uses.is_of_program(key, program, agents[0]):
+                own.setdefault(key, _as_yaml(value))
     for key, default, text in _documented(Config, agents):
         default = own.get(key, default)
-        if not program or uses.is_of_program(key, program) and any(uses.is_of_agent(key, name) for name in agents):
+        if not program or any(uses.is_of_program(key, program, a) and uses.is_of_agent(key, a) for a in agents):
             yield key, default, text
 
 

@@ -1,7 +1,7 @@
 """A whole configuration, and what must agree between its sections."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,7 @@ from impala.config.sections import (
     PopulationConfig,
     Positive,
     PpoConfig,
+    R2d2Config,
     ReplayConfig,
     RestartsConfig,
     Seconds,
@@ -37,7 +38,7 @@ Program = Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo", "goril
 Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
 
 
-DEFAULTS_OF = {  # by program
+DEFAULTS_OF = {  # by program, or pair of program and agent
     "impala": {},
     "seed": {},
     "ga3c": {"loss": {"correction": "epsilon_add"}},
@@ -52,11 +53,24 @@ DEFAULTS_OF = {  # by program
         "server": {"max_staleness": 100, "outlier_deviations": 4.0}, "loss": {"correction": "n_step"},
         "learner": {"optimizer": "adagrad"}, "replay": {"size": 1_000_000},
     },
+    "seed+r2d2": {  # of the pair, beside the program's
+        "replay": {"size": 1_000_000, "samples_per_insert": 0.75, "priority_exponent": 0.9, "importance_exponent": 0.6},
+        "loss": {"correction": "n_step", "discount": 0.997, "reward_clipping": "none", "reduction": "mean"},
+        "learner": {"unroll_length": 80, "learning_rate": 1e-4, "learning_rate_schedule": "constant", "epsilon": 1e-3},
+        "network": {"core": "lstm"},
+    },
     "dppo": {
         "server": {"barrier": True}, "loss": {"correction": "clip", "lambda": 0.95, "reduction": "mean"},
         "learner": {"max_grad_norm": 0.5},
     },
 }
+
+
+class Window(NamedTuple):
+    """The transitions that a window alone begins with, no earlier one, and those that it is drawn to train on."""
+
+    fresh: int
+    trained: int
 
 
 class Config(Model):
@@ -98,7 +112,8 @@ class Config(Model):
         if isinstance(agent, dict) and agent.get("name") in [name for name in uses.ALL_AGENTS if name not in agents]:
             expected = " or ".join(agents)
             raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
-        own = {"agent": {}} | DEFAULTS_OF[program]
+        pair = f"{program}+{agent.get('name')}" if isinstance(agent, dict) else ""
+        own = {"agent": {}} | DEFAULTS_OF[program] | DEFAULTS_OF.get(pair, {})
         if not isinstance(agent, dict) or agent.get("name", agents[0]) == agents[0]:
             own["agent"] = {"name": agents[0]} | own["agent"]
         else:  # another agent has its own defaults
@@ -169,9 +184,12 @@ class Config(Model):
         for leaf in uses.leaves(self):
             is_other = leaf.value != leaf.default
             expected = "null" if leaf.default is None else leaf.default
-            if is_other and not uses.is_of_program(leaf.key, self.program):
-                raise ValueError(f"{leaf.key}={leaf.value}: not with program={self.program}; expected {expected}")
             agent = self.agent.name
+            if is_other and not uses.is_of_program(leaf.key, self.program, agent):
+                others = [name for name in uses.AGENTS[self.program] if name != agent]
+                is_of_other = any(uses.is_of_program(leaf.key, self.program, other) for other in others)
+                pair = f"program={self.program}" + (f" and agent.name={agent}" if is_of_other else "")
+                raise ValueError(f"{leaf.key}={leaf.value}: not with {pair}; expected {expected}")
             words = CORRECTIONS_OF.get(agent, (leaf.value,))
             is_own = agent == "actor_critic" and own.is_own(str(leaf.value))
             if leaf.key == "loss.correction" and leaf.value not in words and not is_own:
@@ -183,7 +201,8 @@ class Config(Model):
 
     def has_use_for(self, key: str) -> bool:
         """Returns whether this program with this agent uses a dotted key."""
-        return uses.is_of_program(key, self.program) and uses.is_of_agent(key, self.agent.name)
+        agent = self.agent.name
+        return uses.is_of_program(key, self.program, agent) and uses.is_of_agent(key, agent)
 
     @property
     def own_parts(self) -> dict[str, str]:
@@ -197,6 +216,13 @@ class Config(Model):
     def replays_alone(self) -> bool:
         """Whether all training data comes from a replay table, as windows that share their steps."""
         return self.has_use_for("replay.min_size")
+
+    @property
+    def window(self) -> "Window":
+        """What a window of a replay table stands for: one step or, if it is a sequence, several."""
+        if isinstance(self.agent, R2d2Config):
+            return Window(self.agent.period, self.learner.unroll_length)
+        return Window(1, 1)
 
     def _check_replay(self) -> None:
         """Refuses what programs whose batches all come from a replay table cannot do."""
@@ -233,15 +259,28 @@ class Config(Model):
                 f"replay.min_size={replay.min_size} > replay.size={replay.size}; the table would never hold "
                 "so many, and training would never begin"
             )
-        if batch_size > replay.min_size:
-            raise ValueError(
-                f"learner.batch_size={batch_size} > replay.min_size={replay.min_size}; expected at least a batch there"
-            )
+        self._check_windows()
         if self.target_return is not None and not self.evaluator.num_episodes:
             raise ValueError(
                 f"target_return={self.target_return}: episodes of an agent that explores say little; expected "
                 "evaluator.num_episodes above 0, whose mean it is compared with, or null"
             )
+
+    def _check_windows(self) -> None:
+        agent, unroll_length, (fresh, _) = self.agent, self.learner.unroll_length, self.window
+        batch = f"learner.batch_size={self.learner.batch_size}"
+        if self.learner.batch_size * fresh > self.replay.min_size:
+            sequences = f" sequences, one for every {fresh} steps," if fresh > 1 else ""
+            raise ValueError(
+                f"{batch}{sequences} > replay.min_size={self.replay.min_size}; expected at least a batch there"
+            )
+        if not isinstance(agent, R2d2Config):
+            return
+        self._check_one_place()
+        for name in ("period", "n_step"):
+            if (value := getattr(agent, name)) > unroll_length:
+                why = "some steps would never be learned" if name == "period" else "no sequence has so many rewards"
+                raise ValueError(f"agent.{name}={value} > learner.unroll_length={unroll_length}: {why}; expected less")
 
     def _check_several_learners(self) -> None:
         num_learners, batch_size = self.learner.num_learners, self.learner.batch_size
@@ -390,7 +429,7 @@ class Config(Model):
         Where a replay is not bound to a ratio, as if each transition were drawn once.
         """
         if self.replays_alone:
-            return self.learner.batch_size / (self.replay.samples_per_insert or 1.0)
+            return self.learner.batch_size * self.window.trained / (self.replay.samples_per_insert or 1.0)
         steps = self.learner.unroll_length * self.num_fresh
         if isinstance(self.agent, PpoConfig):
             steps /= (self.agent.num_epochs + self.agent.num_value_epochs) * self.agent.num_minibatches

@@ -66,7 +66,8 @@ Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Pytho
 Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
 CORRECTIONS_OF = {  # by agent
-    "actor_critic": typing.get_args(Correction), "q_learning": typing.get_args(QCorrection), "dpg": ("n_step",),
+    "actor_critic": typing.get_args(Correction), "q_learning": typing.get_args(QCorrection),
+    "r2d2": typing.get_args(QCorrection), "dpg": ("n_step",),
     "ppo": typing.get_args(Surrogate),
 }  # fmt: skip
 CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(tuple(
@@ -99,7 +100,7 @@ class Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-Protocol = Literal["paper2018", "baselines", "rllib", "machado2018", "cleanba"]
+Protocol = Literal["paper2018", "baselines", "rllib", "machado2018", "cleanba", "r2d2"]
 
 
 class EnvironmentConfig(Model):
@@ -209,6 +210,24 @@ class QLearningConfig(Model):
     evaluation_epsilon: Fraction = 0.001  # of evaluations; the paper's is 0.05
 
 
+class R2d2Config(Model):
+    """Action values with a core, learned from sequences: agents/r2d2.py. The defaults are those of SEED RL's R2D2; a
+    sequence has `burn_in` and `learner.unroll_length` transitions, and network.core: none leaves the core out."""
+
+    name: Literal["r2d2"] = "r2d2"  # or package.module:name
+    burn_in: Times = 40  # transitions that only bring the core up to date
+    period: Count = 80  # steps between the begins of two sequences; the paper's is half of learner.unroll_length
+    dueling: bool = True  # a stream for the value and one for advantages
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 5  # rewards before the bootstrap
+    value_rescaling: bool = True  # values are learned in units of h: losses/r2d2.py
+    priority_max_share: Fraction = 0.9  # η, of the largest error of a sequence in its priority; the rest is the mean's
+    policy_epsilon: Fraction = 0.0  # of the policy whose values a correction other than n_step learns; 0 is greedy
+    target_period: Count = 2500  # updates between copies into the target network
+    epsilon_base: Annotated[Fraction, Field(gt=0)] = 0.4  # of the first environment: acting/exploration.py
+    epsilon_exponent: Exponent = 7.0  # of the last environment's, less 1
+    evaluation_epsilon: Fraction = 0.001  # of evaluations
+
+
 class DpgConfig(Model):
     """A deterministic policy and the value of its actions: agents/dpg.py. The defaults are those of Ape-X DPG."""
 
@@ -256,6 +275,7 @@ def _kind_of_agent(value: Any) -> str:
 AgentConfig = Annotated[
     Annotated[ActorCriticConfig, Tag("actor_critic")]
     | Annotated[QLearningConfig, Tag("q_learning")]
+    | Annotated[R2d2Config, Tag("r2d2")]
     | Annotated[DpgConfig, Tag("dpg")]
     | Annotated[PpoConfig, Tag("ppo")]
     | Annotated[OwnAgentConfig, Tag("own")],

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import pydantic
 
 AGENTS = {
-    "impala": ("actor_critic",), "seed": ("actor_critic",), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
+    "impala": ("actor_critic",), "seed": ("actor_critic", "r2d2"), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
     "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
     "dppo": ("ppo",), "gorila": ("q_learning",),
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
 _SERVED = ("a3c", "dppo", "gorila")  # programs whose gradients travel to a parameter server
-_REPLAYS = ("dqn", "apex", "gorila")  # programs whose batches are windows, all of them from a replay table
-_OF_PROGRAMS = {  # the programs that use a key, or a section
+_REPLAYS = ("dqn", "apex", "gorila", "seed+r2d2")  # whose batches are windows, all of them from a replay table
+_PRIORITISED = ("apex", "seed+r2d2")
+_OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
     "population": ("impala",),
@@ -32,8 +33,8 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "agent.epsilon_start": ("dqn", "gorila"),
     "agent.epsilon_end": ("dqn", "gorila"),
     "agent.epsilon_frames": ("dqn", "gorila"),
-    "agent.epsilon_base": ("apex",),
-    "agent.epsilon_exponent": ("apex",),
+    "agent.epsilon_base": _PRIORITISED,
+    "agent.epsilon_exponent": _PRIORITISED,
     "network.core": (*_UNROLLS, "a3c", "dppo"),
     "network.core_size": (*_UNROLLS, "a3c", "dppo"),
     "replay.queue_kind": ("impala",),
@@ -42,10 +43,10 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
     "replay.size": ("impala", *_REPLAYS),
     "replay.min_size": _REPLAYS,
     "replay.samples_per_insert": _REPLAYS,
-    "replay.checkpoint_minutes": ("dqn", "apex"),
+    "replay.checkpoint_minutes": ("dqn", *_PRIORITISED),
     "replay.shared": ("gorila",),
-    "replay.priority_exponent": ("apex",),
-    "replay.importance_exponent": ("apex",),
+    "replay.priority_exponent": _PRIORITISED,
+    "replay.importance_exponent": _PRIORITISED,
     "learner.unroll_length": (*_UNROLLS, "a3c", "dppo"),
     "learner.num_learners": (*_UNROLLS, "dqn", "apex"),
     "learner.num_prefetched_batches": (*_UNROLLS, *_REPLAYS),
@@ -57,10 +58,10 @@ _OF_PROGRAMS = {  # the programs that use a key, or a section
 }
 _SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
 _NOT_OF_AGENTS = {  # but for the shared ones, and `_ALSO_OF`
-    "q_learning": ("loss.",), "dpg": ("loss.", "network."), "ppo": ("loss.",),
+    "q_learning": ("loss.",), "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."), "ppo": ("loss.",),
 }  # fmt: skip
 _ALSO_OF = {
-    "q_learning": ("loss.lambda",),
+    "q_learning": ("loss.lambda",), "r2d2": ("loss.lambda",),
     "ppo": tuple(
         f"loss.{name}" for name in (
             "lambda", "surrogate_clip", "baseline_cost", "entropy_cost", "entropy_cost_schedule",
@@ -88,10 +89,10 @@ def leaves(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Leaf]:
             yield Leaf(key, value, field.default, name in config.model_fields_set)
 
 
-def is_of_program(key: str, program: str) -> bool:
-    """Returns whether a program uses a key."""
-    section = key.partition(".")[0]
-    return all(program in _OF_PROGRAMS.get(name, (program,)) for name in (key, section))
+def is_of_program(key: str, program: str, agent: str) -> bool:
+    """Returns whether a program, with this agent in it, uses a key."""
+    section, pair = key.partition(".")[0], f"{program}+{agent}"
+    return all({program, pair} & {*_OF_PROGRAMS.get(name, (program,))} for name in (key, section))
 
 
 def is_of_agent(key: str, agent: str) -> bool:

@@ -15,7 +15,10 @@ import warnings
 from impala import own
 from impala.types import Environment
 
-OWN = {"catch": "Catch", "cliff_walking": "CliffWalking", "river_swim": "RiverSwim", "seek_avoid": "SeekAvoid"}
+OWN = {
+    "catch": "Catch", "cliff_walking": "CliffWalking", "memory_chain": "MemoryChain", "river_swim": "RiverSwim",
+    "seek_avoid": "SeekAvoid", "stateless_cartpole": "StatelessCartPole",
+}  # fmt: skip
 
 
 def make(

@@ -11,6 +11,7 @@ action set has it, as most wrappers do; Breakout waits for it.
 | `rllib`       | 0    | fewer than 30 no-ops, then FIRE | yes; FIRE | the game's own | ray-project/rl-experiments |
 | `machado2018` | 0.25 | FIRE, then fewer than 30 no-ops | no  | all 18 | Machado et al. 2018, 1709.06009, and no-ops |
 | `cleanba`     | 0.25 | FIRE                            | no  | all 18 | Huang et al. 2023, Cleanba |
+| `r2d2`        | 0    | FIRE, then fewer than 30 no-ops | no  | all 18 | Kapturowski et al. 2019, R2D2 |
 
 ale-py presses FIRE for one frame before the no-ops: when an agent first sees Breakout, the ball has been in flight for
 up to 28 frames. Baselines' wrappers (and gymnasium's no-ops under a FIRE wrapper) press it after them, for a step of
@@ -35,10 +36,10 @@ _NUM_STACKED = 4
 _PAPER = dict(repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30)
 PROTOCOLS = {
     "paper2018": _PAPER,
-    "baselines": _PAPER | dict(use_fire_reset=False),
-    "rllib": _PAPER | dict(use_fire_reset=False),
+    **dict.fromkeys(("baselines", "rllib"), _PAPER | dict(use_fire_reset=False)),
     "machado2018": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=30),
     "cleanba": dict(repeat_action_probability=0.25, life_loss_info=False, full_action_space=True, noop_max=1),
+    "r2d2": dict(repeat_action_probability=0.0, life_loss_info=False, full_action_space=True, noop_max=30),
 }
 
 

@@ -6,15 +6,16 @@ LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et a
 
 
 def reduced(
-    rows: tf.Tensor, td_error: tf.Tensor, batch, reduction: str
+    rows: tf.Tensor, td_error: tf.Tensor, batch, reduction: str, *, priority: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:  # fmt: skip
     """Sums or averages the losses of windows, each with its share of the largest importance, if any.
 
     Args:
       rows: [B], the windows' losses.
-      td_error: [B], δ.
+      td_error: [B] or, of sequences, [T, B]: δ.
       batch: a `Chunk`, whose `importance` [B] is () where windows are drawn uniformly.
       reduction: "sum" or "mean".
+      priority: [B], |δ| unless given.
 
     Returns:
       the loss, and the metrics `loss`, `td_error`, `num_rows` and, with an importance, the largest one, which a group
@@ -24,6 +25,7 @@ def reduced(
     if not isinstance(batch.importance, tuple):
         largest = tf.reduce_max(batch.importance)
         rows = rows * batch.importance / largest
-        metrics |= {"importance_max": largest, "priority": tf.maximum(tf.abs(td_error), LEAST_PRIORITY)}
+        priority = tf.abs(td_error) if priority is None else priority
+        metrics |= {"importance_max": largest, "priority": tf.maximum(priority, LEAST_PRIORITY)}
     total = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction](rows)
     return total, metrics | {"loss": total}

@@ -17,6 +17,7 @@ class Outputs(NamedTuple):
     """What the network returns for n observations of B environments."""
 
     q: tf.Tensor  # [n, B, A], Q(x, ·)
+    core_state: Any = ()  # [B, …] after the last observation; () without a core
     hidden: Any = ()  # activations of hidden layers with ReLU, [n·B, …, units] by name; () if the torso gives none
 
 
@@ -35,17 +36,15 @@ class Windows(NamedTuple):
 
 
 class QValues(tf.Module):
-    """A torso with a head for the value of every action.
+    """A torso with a head for the value of every action; `core`, one of `networks.cores`, remembers between them.
 
     Q(x, ·) is the output of a linear layer or, with `is_dueling`, V(x) + A(x, ·) − mean A(x, ·), each stream with its
     own hidden layer (Wang et al. 2016, arXiv:1511.06581, equation 9).
     """
 
-    core_state_shape = None
-
-    def __init__(self, torso: Torso, num_actions: int, *, is_dueling: bool = False, seed: int = 0):
+    def __init__(self, torso: Torso, num_actions: int, *, core=None, is_dueling: bool = False, seed: int = 0):
         super().__init__("q_values")
-        self._torso, self._num_actions, self._is_dueling = torso, num_actions, is_dueling
+        self._torso, self._core, self._num_actions, self._is_dueling = torso, core, num_actions, is_dueling
         seeds = itertools.count(seed * 1000 + 701)
 
         def stream(num_outputs):
@@ -54,16 +53,25 @@ class QValues(tf.Module):
 
         self._advantage, self._value = stream(num_actions), stream(1) if is_dueling else []
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
-        """Applies the network at n times to B environments; observations as in `networks.frames`."""
+    @property
+    def core_state_shape(self) -> tuple[int, ...] | None:
+        """The shape of one environment's core state; None without a core."""
+        return self._core.state_shape if self._core else None
+
+    def __call__(
+        self, observation: tf.Tensor, is_first: tf.Tensor, last_action=None, last_reward=None, core_state=()
+    ) -> Outputs:
+        """Applies the network at n times to B environments; arguments as in `actor_critic.ActorCritic`."""
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
         features, hidden = self._torso(observation, is_first), ()
         if isinstance(features, Features):
             features, hidden = features  # [n·B, F]
+        if self._core:
+            features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
         q = _through(self._advantage, features)
         if self._is_dueling:
             q += _through(self._value, features) - tf.reduce_mean(q, axis=-1, keepdims=True)
-        return Outputs(tf.reshape(q, [n, -1, self._num_actions]), hidden)
+        return Outputs(tf.reshape(q, [n, -1, self._num_actions]), core_state, hidden)
 
     def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
         """Returns what acting needs: Q [B, A] of the first observation."""
@@ -133,9 +141,17 @@ def make(
     made = torsos.make(
         torso, environment, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed, bfloat16=bfloat16
     )  # fmt: skip
-    network = QValues(made, environment.actions.num_actions, is_dueling=is_dueling, seed=seed)
+    return with_heads(made, environment, is_dueling=is_dueling, seed=seed)
+
+
+def with_heads(
+    torso: Torso, environment: EnvironmentSpec, *, core=None, is_dueling: bool = False, seed: int = 0
+) -> QValues:  # fmt: skip
+    """Puts a head for discrete actions on any torso, or on a core behind it, and creates all variables."""
     shape, dtype = environment.observation
-    network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool))  # creates all variables
+    network = QValues(torso, environment.actions.num_actions, core=core, is_dueling=is_dueling, seed=seed)
+    led_here = (tf.zeros([1, 1], tf.int32), tf.zeros([1, 1]), tf.zeros([1, *core.state_shape])) if core else ()
+    network(tf.zeros([environment.num_stacked, 1, *shape], dtype), tf.ones([1, 1], tf.bool), *led_here)
     return network
 
 

@@ -51,7 +51,7 @@ class CentralNode(WithLearner):
         self._episodes: queue.SimpleQueue[list[Episode]] = queue.SimpleQueue()
         self._reporter = Reporter(first, num_actors + index) if first else None
         self._lanes = lanes.Lanes(
-            self._make_policy, self._make_writer, unroll_length=config.learner.unroll_length,
+            self._make_policy, self._make_writer, unroll_length=self._unroll_length(),
             on_episodes=self._episodes.put if first else learning.head.monitor.add_episodes, spec=spec,
         )  # fmt: skip
         learning.after_update.append(self._renew)
@@ -61,18 +61,24 @@ class CentralNode(WithLearner):
         self._address = shared_memory.new_address()
         shared_memory.Server(self._address, lambda lane, number, step: self.act(lane, number, *step))
 
+    def _unroll_length(self) -> int:
+        return self._config.learner.unroll_length
+
     def _make_source(self, place: feeding.Place):
         from impala.replay.memory import MemoryQueue
 
         self._queue = MemoryQueue(place.queue_size, should_stop=place.stop.is_set)
         return feeding.from_memory(place, self._queue)
 
+    def _make_behaviour(self, lane, num_environments: int):
+        return self._behaviour
+
     def _make_policy(self, lane, num_environments: int):
         from impala.acting import policies
 
         index = lane.first_environment // num_environments
         return policies.make(
-            self._gatherer, self._spec, num_environments, behaviour=self._behaviour,
+            self._gatherer, self._spec, num_environments, behaviour=self._make_behaviour(lane, num_environments),
             seed=lane_seed(self._config, lane.incarnation, lane.actor, index),
         )  # fmt: skip
 
@@ -110,8 +116,11 @@ class CentralNode(WithLearner):
 
     def _columns(self) -> dict[str, float]:
         # A full queue blocks a lane here, inside `act`; to its actor that looks like a slow decision.
-        blocked = dict(actor_blocked_fraction=self._queue.blocked_fraction() / self._num_lanes)
+        blocked = dict(actor_blocked_fraction=self._blocked_fraction() / self._num_lanes)
         return self._gatherer.log.columns() | blocked
+
+    def _blocked_fraction(self) -> float:
+        return self._queue.blocked_fraction()
 
 
 class StepperNode(RemoteActorNode):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from impala import agents
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.replaying import from_replay, say_what_is_there, wait_for
+from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.nodes.with_learner import WithLearner
@@ -32,7 +32,7 @@ class ReplayNode(WithLearner):
         info = wait_for(table, learning.stop)
         self._first = info.rate_limiter_info.insert_stats.completed  # more than 0 if a kept table was read
         self._num_inserted = self._num_counted = 0
-        say_what_is_there(learning, info.current_size, self._source.min_size)
+        say_what_is_there(learning, info.current_size, share_of(config).min_size)
         batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))

@@ -1,7 +1,6 @@
 """From a configuration to a replay table and the source of a learner's batches, where all of them come from it."""
 
 import math
-from typing import NamedTuple
 
 from impala import agents
 from impala.config import Config
@@ -18,10 +17,11 @@ def make_tables(config: Config, spec: EnvironmentSpec, *, is_limited: bool = Tru
     """
     from impala.replay import windows
 
-    window, share = windows.window_spec(agents.of(config).make_chunk_spec(config, spec)), _share(config)
+    window, share = windows.window_spec(agents.of(config).make_chunk_spec(config, spec)), share_of(config)
+    ratio = config.replay.samples_per_insert if is_limited else None
     return [windows.table(
         window, share.size, min_size=share.min_size,
-        samples_per_insert=config.replay.samples_per_insert if is_limited else None,
+        samples_per_insert=ratio and ratio * share.num_fresh / share.num_trained,  # a table counts windows
         batch_size=share.batch_size, priority_exponent=_priority_exponent(config),
     )]  # fmt: skip
 
@@ -33,6 +33,7 @@ def make_keeper(config: Config, spec: EnvironmentSpec, run: Run, index: int = 0)
         return None
     chunk = agents.of(config).make_chunk_spec(config, spec)
     settings = (chunk, replay.size, replay.min_size, replay.samples_per_insert, config.learner.batch_size)
+    settings += () if config.window == (1, 1) else tuple(config.window)
     settings += () if (exponent := _priority_exponent(config)) is None else (exponent, num_learners)
     folder = run.folder / (f"replay_{index}" if num_learners > 1 else "replay")
     return Keeper(folder, seconds=60 * replay.checkpoint_minutes, settings=repr(settings))
@@ -49,7 +50,6 @@ def from_replay(place: Place, table):
     )  # fmt: skip
     spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
     settings = dict(
-        **_share(config)._asdict(),
         checks=checks.Checks(
             spec, place.spec.actions, origins, lambda: place.num_updates() + (config.learner.num_learners > 1)
         ),
@@ -57,8 +57,9 @@ def from_replay(place: Place, table):
         device=place.device,
     )
     if _priority_exponent(config) is None:
-        return windows.Windows(table, **settings)
-    return prioritised.PrioritisedWindows(table, importance_exponent=replay.importance_exponent, **settings)
+        return windows.Windows(table, share_of(config), **settings)
+    exponent = replay.importance_exponent
+    return prioritised.PrioritisedWindows(table, share_of(config), importance_exponent=exponent, **settings)
 
 
 def wait_for(table, stop):
@@ -80,17 +81,13 @@ def say_what_is_there(learning, size: int, min_size: int) -> None:
         learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
 
 
-class _Share(NamedTuple):
-    """What one learner has of the configured numbers."""
+def share_of(config: Config):
+    """Returns the `replay.windows.Share` of one learner in the configured numbers."""
+    from impala.replay import windows
 
-    size: int
-    min_size: int
-    batch_size: int
-
-
-def _share(config: Config) -> _Share:
-    replay, learner = config.replay, config.learner
-    return _Share(*(math.ceil(n / learner.num_learners) for n in (replay.size, replay.min_size, learner.batch_size)))
+    replay, learner, window = config.replay, config.learner, config.window
+    numbers = (replay.size / window.fresh, replay.min_size / window.fresh, learner.batch_size)
+    return windows.Share(*(math.ceil(number / learner.num_learners) for number in numbers), *window)
 
 
 def _priority_exponent(config: Config) -> float | None:

@@ -1,4 +1,4 @@
-"""SEED RL's V-trace agent (Espeholt et al. 2019, arXiv:1910.06591).
+"""SEED RL (Espeholt et al. 2019, arXiv:1910.06591): its V-trace agent, and R2D2 with central inference.
 
     actor 0 ─┐ observations      ┌─ one process, one device ───────────────────────────────┐
     actor 1 ─┼──────────────────▶│ lanes ─▶ gatherer ─▶ network, one batch for all actors  │
@@ -10,9 +10,19 @@ policy remembers of every environment and writes the unrolls, so that an observa
 change within an unroll; each step keeps the version that decided on it, and V-trace corrects by the behaviour logits of
 that step.
 
+With `agent.name: r2d2` (Kapturowski et al. 2019) the lanes write sequences into a replay table instead, a process of its
+own for each learner, in place of the queue:
+
+       lanes ─▶ sequences of burn-in + T steps, their core state and first priority ─▶ replay (Reverb)
+                                                        learner: double Q-learning ◀─┘  ▲ new priorities
+
+Every environment of all actors explores with its own constant ε, a rung of one ladder. `replay.samples_per_insert` says
+how often a step is trained on, SEED RL's replay ratio; the table's rate limiter makes lanes and learner keep to it.
+
 Differences from the paper: a batch waits to be filled until a time-out, where the published code waits for a full batch
 for ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
-computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed; no R2D2 agent.
+computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed. With R2D2, the order of removal is
+first in, first out, and evaluations are played by a process of their own.
 
 With `learner.num_learners` K there are K of these processes, each with a share of the lanes; all make the same updates
 (`learning.groups`).
@@ -24,13 +34,15 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
-from impala.nodes import learner_group
+from impala.launching.table_node import TableNode
+from impala.nodes import learner_group, replaying
 from impala.nodes.central_node import CentralNode, StepperNode
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.run import NUM_SPARE_THREADS, Run
+from impala.nodes.sequence_node import SequenceNode
 from impala.types import EnvironmentSpec
 
-ROLES = (roles.LEARNER._replace(stores=True), roles.ACTOR, roles.EVALUATOR)
+ROLES = (roles.TABLE, roles.LEARNER._replace(stores=True), roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
@@ -38,15 +50,28 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     program = lp.Program(config.program)
     # Every lane may have a request under way, and none may wait for a thread that another one holds.
     threads = config.actor.num_actors * config.actor.num_lanes + NUM_SPARE_THREADS
-    learners = learner_group.add(
-        program, config.learner.num_learners,
-        lambda index, peers, first: RpcNode(
-            CentralNode, config, spec, run, index, peers=peers, first=first,
+
+    def make_learner(index, peers, first):
+        kind, its_table = (SequenceNode, {"table": tables[index]}) if tables else (CentralNode, {})
+        return RpcNode(
+            kind, config, spec, run, index, peers=peers, first=first, **its_table,
             courier_kwargs={"thread_pool_size": threads},
-        ),
-    )  # fmt: skip
+        )  # fmt: skip
+
+    tables = _add_tables(program, config, spec, run) if config.replays_alone else []
+    learners = learner_group.add(program, config.learner.num_learners, make_learner)
     for index in range(config.actor.num_actors):
         program.add_node(lp.PyClassNode(StepperNode, config, run, index, learners=learners), "actor")
     if config.evaluator.num_episodes:
         program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")
     return program
+
+
+def _add_tables(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
+    def make_tables():  # of one learner
+        return replaying.make_tables(config, spec)
+
+    return [
+        program.add_node(TableNode(make_tables, index, keeper=replaying.make_keeper(config, spec, run, index)), "table")
+        for index in range(config.learner.num_learners)
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from impala.replay import tables
-from impala.replay.windows import Windows, to_tensors
+from impala.replay.windows import Share, Windows, to_tensors
 from impala.types import Chunk
 
 
@@ -21,8 +21,8 @@ class PrioritisedWindows(Windows):
       windows: arguments of `Windows`.
     """
 
-    def __init__(self, client, *, importance_exponent: float, **windows):
-        super().__init__(client, **windows)
+    def __init__(self, client, share: Share, *, importance_exponent: float, **windows):
+        super().__init__(client, share, **windows)
         self._importance_exponent = importance_exponent
         self._writer = PriorityWriter(client)
         self._keys: np.ndarray | None = None  # of the batch that `get` returned last

@@ -1,7 +1,7 @@
 """Overlapping windows of steps, as `acting.windows` writes them: their spec, their table, and how they are read."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import reverb
@@ -40,7 +40,7 @@ def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None
         **{"logits_tm1": ()} | columns,
         observation=np.swapaxes(mask_older(observation, is_first, k), 0, 1),
         is_first=np.swapaxes(is_first[:, k - 1 :], 0, 1),
-        previous_action=(), previous_reward=(),
+        **{name: arrays.get(name, ()) for name in ("previous_action", "previous_reward", "core_state")},
         weights_version=arrays["weights_version"], origin=arrays["origin"],
         is_replayed=np.ones(len(observation), bool),
         importance=() if importance_exponent is None else np.float32(
@@ -147,25 +147,35 @@ def drawn(
         yield {name: array[:batch_size] for name, array in arrays.items()}
 
 
+class Share(NamedTuple):
+    """What one learner has of the configured numbers.
+
+    num_fresh: transitions that a window alone begins with, no earlier one. num_trained: those that it is drawn to train
+    on.
+    """
+
+    size: int  # windows of its full table
+    min_size: int  # windows before the first is drawn
+    batch_size: int  # B
+    num_fresh: int = 1
+    num_trained: int = 1
+
+
 class Windows(sources.Fed):
     """A source whose batches are all drawn from a replay table, as fast as its rate limiter allows.
 
     Args:
       client: `reverb.Client` of the table's server.
-      size: windows of the full table.
-      min_size: windows before the first is drawn.
-      batch_size: B.
+      share: of this source in the configured numbers.
       checks: of the windows that come from it.
       num_prefetched: batches that may wait.
       device: where batches go.
     """
 
-    def __init__(
-        self, client, *, size: int, min_size: int, batch_size: int, checks: Checks, num_prefetched: int, device: str
-    ):  # fmt: skip
-        self._batch_size, self._device = batch_size, device
+    def __init__(self, client, share: Share, *, checks: Checks, num_prefetched: int, device: str):
+        self._batch_size, self._device, self._share = share.batch_size, device, share
         super().__init__(lambda: datasets.Prefetcher(self._batches, num_prefetched=num_prefetched))
-        self._client, self._checks, self.min_size = client, checks, min_size
+        self._client, self._checks, size = client, checks, share.size * share.num_fresh
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
 
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
@@ -179,13 +189,13 @@ class Windows(sources.Fed):
         return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
 
     def columns(self) -> dict[str, Any]:
-        """Returns the windows in the table, and how many were drawn for each that came after the first `min_size`."""
+        """Returns how many transitions are there, and how often one that came after `min_size` windows was drawn."""
         if (info := self._info()) is None:
             return {}
-        limiter = info.rate_limiter_info
-        num_inserted = limiter.insert_stats.completed - self.min_size
-        ratio = limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
-        return dict(replay_size=info.current_size, samples_per_insert=ratio)
+        limiter, share = info.rate_limiter_info, self._share
+        num_inserted = share.num_fresh * (limiter.insert_stats.completed - share.min_size)
+        ratio = share.num_trained * limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
+        return dict(replay_size=share.num_fresh * info.current_size, samples_per_insert=ratio)
 
     def num_inserted(self) -> int | None:
         """Returns how many windows were put into the table since it is there; None if it does not answer."""

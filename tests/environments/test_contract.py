@@ -21,6 +21,8 @@ ENVIRONMENTS = {
     "cliff_walking": (functools.partial(environments.make, "cliff_walking"), 90),
     "river_swim": (functools.partial(environments.make, "river_swim"), 250),
     "seek_avoid": (functools.partial(environments.make, "seek_avoid"), 120),
+    "memory_chain": (functools.partial(environments.make, "memory_chain"), 60),
+    "stateless_cartpole": (functools.partial(environments.make, "stateless_cartpole"), 120),
     "scripted": (lambda num_environments: scripted.Scripted([[(3, "terminated"), (2, "truncated")]] * num_environments), 30),
 }  # fmt: skip
 

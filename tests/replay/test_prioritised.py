@@ -108,7 +108,7 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     _, client = served(of_windows)
     checks = Checks(windows.window_spec(CHUNK), SPEC.actions, Source(0, 0, 1, 1, 1), lambda: 0)
     source = prioritised.PrioritisedWindows(
-        client, size=1000, min_size=1, batch_size=8, checks=checks, num_prefetched=2, device="/cpu:0",
+        client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=2, device="/cpu:0",
         importance_exponent=0.4,
     )  # fmt: skip
     batch = source.get(timeout_seconds=60)

@@ -1,0 +1,124 @@
+"""R2D2: action values with a core, learned from replayed sequences (Kapturowski et al. 2019, openreview r1lyTjAqYX)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from impala.agents import q_learning, shared
+from impala.config import Config
+from impala.types import ArraySpec, Chunk, EnvironmentSpec, chunk_spec
+
+EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
+EXPLORATION = q_learning.EXPLORATION
+
+make_ladder = q_learning.make_ladder
+make_schedules = shared.make_schedules
+
+
+def check(config: Config, spec: EnvironmentSpec) -> None:
+    """Refuses settings that do not fit together; see `q_learning.check`."""
+    q_learning.check(config, spec)
+
+
+def length(config: Config) -> int:
+    """Returns the transitions of a sequence, those of burn-in included."""
+    return config.agent.burn_in + config.learner.unroll_length
+
+
+def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
+    """Makes the configured network of action values and its target copy, the same for the same seed."""
+    from impala.losses.rewards import REWARD_CLIPPING
+    from impala.networks import cores, q_sequences, q_values, torsos
+
+    network, seed, clip_reward = config.network, config.seed, REWARD_CLIPPING[config.loss.reward_clipping]
+
+    def make():
+        torso = torsos.make(
+            network.torso, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=seed,
+            bfloat16=network.bfloat16 and not on_cpu,
+        )  # fmt: skip
+        core = None
+        if network.core == "lstm":
+            core = cores.Lstm(network.core_size, spec.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
+        return q_values.with_heads(torso, spec, core=core, is_dueling=config.agent.dueling, seed=seed)
+
+    return q_sequences.WithTarget(make(), make(), num_stacked=spec.num_stacked, burn_in=config.agent.burn_in)
+
+
+def make_behaviour(
+    config: Config, spec: EnvironmentSpec, *, greedy: bool = False, explore: Callable[[], float] | None = None
+):
+    """Makes the configured `acting.behaviours.Behaviour`; arguments as in `q_learning.make_behaviour`."""
+    made = q_learning.make_behaviour(config, spec, greedy=greedy, explore=explore)
+    return made._replace(core_state_shape=config.network.core_state_shape)
+
+
+def make_prioritise(config: Config, network=None) -> Callable | None:
+    """Returns what gives sequences first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly."""
+    from impala.losses import r2d2
+
+    if not config.replay.priority_exponent:
+        return None
+    burn_in = config.agent.burn_in
+
+    def prioritise(window):
+        columns = (window.r_t, window.discount_t, window.is_first, *window.kept[:2])
+        return r2d2.first_priorities(*(column[burn_in:] for column in columns), **_settings(config))
+
+    return prioritise
+
+
+def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
+    """Returns the `Chunk` of a sequence; a correction also needs the policy that acted."""
+    is_corrected = config.loss.correction != "n_step"
+    kept = {"logits_tm1": ArraySpec((spec.actions.num_actions,), np.float32)} if is_corrected else {}
+    state = config.network.core_state_shape
+    chunk = chunk_spec(spec, length(config), state, kept=kept, version_per_step=version_per_step)
+    return chunk if state else chunk._replace(previous_action=(), previous_reward=())
+
+
+def make_writer(config: Config, spec: EnvironmentSpec, num_environments: int, *, behaviour, **where):
+    """Makes the `chunks.Writer` of sequences; its actor begins an unroll every `agent.period` steps.
+
+    Args:
+      behaviour: of its actor.
+      where: `origin`, `sink` and `on_steps` of `acting.windows.WindowWriter`.
+    """
+    from impala.acting.sequences import SequenceWriter
+
+    return SequenceWriter(
+        spec, num_environments, length=length(config), burn_in=config.agent.burn_in, kept=behaviour.kept,
+        prioritise=make_prioritise(config), **where,
+    )  # fmt: skip
+
+
+def make_learner(config: Config, network, *, group=None):
+    """Composes loss, optimizer and learner as configured; the target network is renewed at its period."""
+    from impala.learning import learners
+
+    learner = config.learner
+    return learners.Learner(
+        network, make_loss(config), shared.make_optimizer(config, network.trainable_variables),
+        forward=network.on_sequences, max_grad_norm=learner.max_grad_norm, jit_compile=learner.jit_compile,
+        after_update=[shared.renewing(network, config.agent.target_period)], group=group,
+    )  # fmt: skip
+
+
+def make_loss(config: Config):
+    """Returns the configured loss."""
+    from impala.losses import r2d2
+
+    correction = None if config.loss.correction == "n_step" else q_learning.make_correction(config.loss)
+    return r2d2.r2d2(
+        burn_in=config.agent.burn_in, correction=correction, policy_epsilon=config.agent.policy_epsilon,
+        reduction=config.loss.reduction, **_settings(config),
+    )  # fmt: skip
+
+
+def _settings(config: Config) -> dict:
+    """Returns what the loss and the first priorities have in common."""
+    agent, loss = config.agent, config.loss
+    return dict(
+        n_step=agent.n_step, max_share=agent.priority_max_share, rescales=agent.value_rescaling,
+        discount=loss.discount, reward_clipping=loss.reward_clipping,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""What runs in the process of central inference whose learner replays sequences."""
+
+import threading
+from collections.abc import Sequence
+
+from impala import agents
+from impala.config import Config
+from impala.nodes.central_node import CentralNode
+from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
+from impala.nodes.run import Run
+from impala.nodes.side_jobs import Periodically
+from impala.types import EnvironmentSpec, Origin
+
+
+class SequenceNode(CentralNode):
+    """A `CentralNode` that writes sequences into a replay table, trains on what it draws, and gives it new priorities.
+
+    Every environment of all actors explores with a constant of its own. The run's frames are those that were played for
+    all learners.
+
+    Args:
+      table: `reverb.Client` of the replay's server.
+    """
+
+    def __init__(
+        self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *, table, peers: Sequence[str] = (),
+        first=None,
+    ):  # fmt: skip
+        self._table, self._sinks, self._counting = table, {}, threading.Lock()
+        self._num_steps = self._num_counted = 0  # played for this learner; of all learners, counted as frames
+        super().__init__(config, spec, run, index, peers=peers, first=first)
+        agent, batch_size = agents.of(config), config.learner.batch_size // config.learner.num_learners
+        own = slice(index * batch_size, (index + 1) * batch_size)
+        explores = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
+        learning = self.learning
+        learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
+        learning.counts.append(lambda: dict(played_steps=self._num_steps))
+        learning.columns.append(lambda: explores)
+        learning.jobs.append(Periodically(0.0, self._count_frames))
+        share = share_of(config)
+        say_what_is_there(learning, share.num_fresh * self._info.current_size, share.num_fresh * share.min_size)
+
+    def _unroll_length(self) -> int:
+        return self._config.agent.period
+
+    def _make_source(self, place):
+        self._info = wait_for(self._table, place.stop)
+        self._source = from_replay(place, self._table)
+        return self._source
+
+    def _make_behaviour(self, lane, num_environments: int):
+        agent = agents.of(self._config)
+        first = lane.actor * self._config.actor.num_environments + lane.first_environment
+        rungs = agent.make_ladder(self._config)[first : first + num_environments]
+        return agent.make_behaviour(self._config, self._spec, explore=lambda: rungs)
+
+    def _make_writer(self, lane, num_environments: int):
+        from impala.acting import windows
+        from impala.replay import tables
+        from impala.replay.windows import lengths
+
+        config, agent = self._config, agents.of(self._config)
+        sink = windows.TableWindows(
+            self._table, tables.REPLAY, num_environments, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
+            should_stop=self._should_stop,
+        )  # fmt: skip
+        self._sinks[lane[:2]] = sink
+        origin = Origin(config.seed, lane.actor, lane.first_environment, lane.incarnation, 0, lane.task)
+        return agent.make_writer(
+            config, self._spec, num_environments, origin=origin, sink=sink, on_steps=self._count,
+            behaviour=self._behaviour,
+        )  # fmt: skip
+
+    def _should_stop(self) -> bool:
+        return self.learning.stop.is_set() or self.learning.is_over
+
+    def _count(self, num_steps: int) -> None:
+        with self._counting:  # lanes step in threads of their own
+            self._num_steps += num_steps
+
+    def _count_frames(self) -> None:
+        """Counts what the learners agreed on with the last batch: all have the same clock, and the same schedules."""
+        total = int(self.learning.totals.get("played_steps", 0))
+        self.learning.head.monitor.add_steps(total - self._num_counted)
+        self._num_counted = total
+
+    def _blocked_fraction(self) -> float:
+        return sum(sink.blocked_fraction() for sink in list(self._sinks.values()))

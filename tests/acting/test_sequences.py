@@ -1,0 +1,153 @@
+"""Sequences: where they begin and end, what they hold, and what the table and this process's memory give back."""
+
+import numpy as np
+import pytest
+import reverb
+
+from impala.acting.policies import Decision
+from impala.acting.sequences import SequenceWriter
+from impala.acting.windows import TableWindows
+from impala.replay import memory, tables, windows
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
+
+N, ORIGIN = 2, Origin(7, 0, 4, 1, 0)
+STACKED = EnvironmentSpec("frames", ArraySpec((2, 2), np.uint8), Discrete(3), num_stacked=3)
+BURN_IN, TRAINED, PERIOD = 3, 4, 2
+LENGTH = BURN_IN + TRAINED
+SPEC = chunk_spec(STACKED, LENGTH, (2, 1), kept={})
+
+
+def steps(count, ends):
+    """Frames that say when they were; environment 0 ends at the steps `ends`, 1 never does."""
+    first = np.array([True, True])
+    for t in range(count):
+        last = np.array([t in ends, False])
+        yield Step(np.full((N, 2, 2), t + 1, np.uint8), np.array([t, -t], np.float32), 1.0 - last.astype(np.float32), first, last)
+        first = np.array([last[0], False])
+
+
+def write(sink, count=30, ends=(9, 12), anew=None, **kwargs):
+    """Plays `count` steps; an unroll begins every `PERIOD` of them. At the step `anew` a lane forgets what it did."""
+    writer = SequenceWriter(STACKED, N, length=LENGTH, burn_in=BURN_IN, origin=ORIGIN, sink=sink, **kwargs)
+    begun, window = 0, np.zeros((3, N, 2, 2), np.uint8)
+    for t, step in enumerate(steps(count, ends)):
+        window = np.concatenate([window[1:], step.observation[None]])
+        window[:-1, step.is_first] = 0
+        if t == anew:
+            begun = t
+            step = step._replace(is_first=np.ones(N, bool))
+        elif t:
+            writer.append(Decision(np.array([t % 3, 2], np.int32), (np.full(N, t, np.float32),) * 2, np.full(N, t)), step)
+        if (t - begun) % PERIOD == 0:
+            state = np.full((N, 2, 1), t, np.float32)
+            writer.start(window, step, np.array([t % 3, 2], np.int32) if t else 0, 0, state)
+    return writer
+
+
+def stored(replay):
+    every = np.arange(len(replay))
+
+    class InOrder:
+        def integers(self, count, size):
+            return every
+
+    return windows.to_chunk(replay.sample(len(every), InOrder()))
+
+
+def make_memory():
+    return memory.MemoryWindows(1000, N, lengths=windows.lengths(SPEC))
+
+
+def test_a_sequence_begins_every_period_and_has_what_was_known_there():
+    replay = make_memory()
+    write(replay)
+    chunk = stored(replay)
+    of_second = [i for i, origin in enumerate(chunk.origin) if origin[2] == ORIGIN.environment + 1]
+    begins = [int(chunk.observation[2, i, 0, 0]) - 1 for i in of_second]  # behind two older planes
+    assert begins == list(range(0, 30 - LENGTH, PERIOD)), "the last that ends within 30 steps begins at 22"
+    for i, t in zip(of_second, begins):
+        np.testing.assert_array_equal(chunk.observation[2:, i, 0, 0], np.arange(t + 1, t + LENGTH + 2))
+        np.testing.assert_array_equal(chunk.r_t[:, i], -np.arange(t + 1, t + LENGTH + 1))
+        np.testing.assert_array_equal(chunk.core_state[i], [[t], [t]])
+        assert chunk.previous_reward[i] == -t and chunk.previous_action[i] == (2 if t else 0)
+        assert chunk.weights_version[i] == t + LENGTH
+
+
+def test_a_sequence_may_hold_several_episodes_and_its_older_planes_are_of_its_first():
+    replay = make_memory()
+    write(replay)
+    chunk = stored(replay)
+    for i, origin in enumerate(chunk.origin):
+        if origin[2] != ORIGIN.environment:
+            continue
+        t = int(chunk.observation[2, i, 0, 0]) - 1
+        np.testing.assert_array_equal(chunk.is_first[:, i], [s in (0, 10, 13) for s in range(t, t + LENGTH + 1)])
+        older = [s + 1 if s >= max(b for b in (0, 10, 13) if b <= t) else 0 for s in (t - 2, t - 1)]
+        np.testing.assert_array_equal(chunk.observation[:2, i, 0, 0], older)
+        if t in (0, 10):  # an episode begins: nothing led here
+            assert chunk.previous_action[i] == 0
+
+
+def test_a_sequence_of_which_nothing_can_be_learned_is_left_out():
+    """With one trained transition, across a reset."""
+    replay = memory.MemoryWindows(1000, N, lengths=windows.lengths(chunk_spec(STACKED, 1, (2, 1), kept={})))
+    writer = SequenceWriter(STACKED, N, length=1, burn_in=0, origin=ORIGIN, sink=replay)
+    for t, step in enumerate(steps(8, ends=(3,))):
+        if t:
+            writer.append(Decision(np.zeros(N, np.int32), (), np.zeros(N)), step)
+        writer.start(np.zeros((3, N, 2, 2), np.uint8), step, np.zeros(N, np.int32), 0, np.zeros((N, 2, 1), np.float32))
+    assert replay.num_inserted == 7 + 6
+    assert not stored(replay).is_first[1].any()
+
+
+def test_what_a_lane_had_begun_before_it_forgot_is_dropped_and_nothing_straddles_the_gap():
+    replay = make_memory()
+    write(replay, anew=11, ends=())
+    chunk = stored(replay)
+    begins = chunk.observation[2, :, 0, 0].astype(int) - 1
+    assert sorted(set(begins)) == [0, 2, 11, 13, 15, 17, 19, 21]
+    for i, t in enumerate(begins):
+        np.testing.assert_array_equal(chunk.observation[2:, i, 0, 0], np.arange(t + 1, t + LENGTH + 2))
+
+
+def test_priorities_come_with_the_decision_in_the_last_state_and_see_the_whole_sequence():
+    seen = []
+
+    def prioritise(played):
+        seen.append(played)
+        return played.kept[0][-1]
+
+    replay = make_memory()
+    write(replay, prioritise=prioritise)
+    assert len(seen) == len(range(0, 30 - LENGTH - 1, PERIOD)), "the last would need one decision more"
+    for number, played in enumerate(seen):
+        assert played.r_t.shape == (LENGTH, N) and played.is_first.shape == (LENGTH + 1, N)
+        # The decision in the state of step t is written with step t + 1.
+        np.testing.assert_array_equal(played.kept[0][:, 1], PERIOD * number + 1 + np.arange(LENGTH + 1))
+        assert replay._priorities[2 * number] == PERIOD * number + LENGTH + 1
+
+
+@pytest.mark.parametrize("prioritise", [None, lambda played: played.kept[0][-1]])
+def test_the_table_gives_back_what_memory_does(prioritise):
+    replay = make_memory()
+    server = reverb.Server([tables.uniform(windows.window_spec(SPEC), 1000)], port=None)
+    sink = TableWindows(
+        reverb.Client(f"localhost:{server.port}"), tables.REPLAY, N, lengths=windows.lengths(SPEC), should_stop=lambda: False
+    )
+    write(replay, prioritise=prioritise)
+    write(sink, prioritise=prioritise)
+    for writer in sink._writers:
+        writer.flush(0)
+    expected = stored(replay)
+    of_expected = {(int(o[2]), int(v)): i for i, (o, v) in enumerate(zip(expected.origin, expected.weights_version))}
+    found = set()
+    for _, batch in zip(range(40), windows.batches(f"localhost:{server.port}", tables.REPLAY, batch_size=8)):
+        for j, (origin, version) in enumerate(zip(batch.origin.numpy(), batch.weights_version.numpy())):
+            i = of_expected[int(origin[2]), int(version)]
+            found.add(i)
+            for name in ("observation", "is_first", "a_tm1", "r_t", "discount_t"):
+                np.testing.assert_array_equal(getattr(batch, name)[:, j], getattr(expected, name)[:, i], name)
+            for name in ("core_state", "previous_action", "previous_reward"):
+                np.testing.assert_array_equal(getattr(batch, name)[j], getattr(expected, name)[i], name)
+    assert found == set(of_expected.values())
+    server.stop()

@@ -1,0 +1,170 @@
+"""R2D2 with central inference, through real processes: it learns what needs memory; and in lockstep, beside DQN."""
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala import lockstep
+from tests.programs.running import interrupted_and_resumed, rows, run
+
+R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
+    folder = tmp_path_factory.mktemp("runs") / "r2d2"
+    return folder, *interrupted_and_resumed(folder, *R2D2)
+
+
+def test_it_resumes_learns_what_must_be_remembered_and_ends_by_its_evaluations(runs):
+    folder, interrupted, result = runs
+    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    last = rows(folder)[-1]
+    assert float(last["evaluation_mean"]) >= 0.95 and int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert last["skipped_updates"] == "0" and last["unsound_chunks"] == "0" and last["unsound_priorities"] in ("", "0")
+
+
+def test_how_often_a_step_is_trained_on_is_held_and_steps_are_counted(runs):
+    folder, interrupted, _ = runs
+    last = [row for row in rows(folder) if row["samples_per_insert"] and row["priority_seconds"]][-1]
+    assert float(last["samples_per_insert"]) == pytest.approx(8.0, rel=0.15)
+    assert int(last["frames"]) - int(interrupted["frames"]) == pytest.approx(int(last["played_steps"]), abs=300)
+    # The windows of a table stand for 10 steps each; most steps of the launch are in one, but for resets.
+    assert int(last["replay_size"]) == pytest.approx(int(last["played_steps"]) * 11 / 10, rel=0.15)
+    assert 0 < float(last["priority_seconds"]) < 0.5 and 1e-6 <= float(last["priority_p50"]) <= float(last["priority_max"])
+    assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(0.4 ** (1 + 7 * np.arange(16) / 15)))
+    assert float(last["inference_batch_mean"]) > 1 and not last["lag_mean"] and float(last["replay_lag_mean"]) > 5
+
+
+def test_it_is_evaluated_and_exported(runs, tmp_path):
+    import tensorflow as tf
+
+    folder, *_ = runs
+    result = run("evaluate", folder, "--episodes", 32)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[0]) > 0.8, result.stdout
+    result = run("export", folder, "--output", tmp_path / "model")
+    assert result.returncode == 0, result.stderr
+    assert hasattr(tf.saved_model.load(str(tmp_path / "model")), "act")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("arguments", [
+    ["--num-learners", 2], ["--inference.transport", "rpc"], ["--loss.correction", "retrace"],
+])  # fmt: skip
+def test_two_learners_rpc_and_a_correction_learn_it_too(arguments, tmp_path):
+    result = run(*R2D2, "--run", tmp_path / "run", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= 0.95
+
+
+SMALL = {"replay.min_size": 320, "agent.target_period": 7, "total_frames": 1500, "learner.batch_size": 8}
+
+
+def make_lockstep(name="r2d2_memory_chain", **overrides):
+    return lockstep.of(config_lib.load(f"configs/{name}.yaml", SMALL | overrides))
+
+
+def final(training):
+    count = sum(1 for _ in training.updates())
+    training.close()
+    return count, [variable.numpy() for variable in training.network.trainable_variables]
+
+
+def test_of_length_one_without_a_core_it_is_double_dqn():
+    """The same draws; weights up to rounding, since one product has the rows of both states, not one for each."""
+    same = {
+        "actor.num_environments": 1, "actor.num_lanes": 1, "learner.batch_size": 32, "learner.epsilon": 1e-5,
+        "network.hidden_sizes": [64, 64], "loss.reduction": "mean", "learner.learning_rate_schedule": "constant",
+        "loss.discount": 0.99, "loss.reward_clipping": "abs_one", "agent.dueling": True, "total_frames": 900,
+        "learner.learning_rate": 1e-3, "replay.samples_per_insert": 8.0, "learner.optimizer": "adam",
+    }  # fmt: skip
+    dqn = make_lockstep("dqn_catch", **same | {
+        "agent.double": True, "agent.error": "squared", "agent.epsilon_start": 0.4, "agent.epsilon_end": 0.4,
+    })  # fmt: skip
+    r2d2 = make_lockstep("r2d2_catch", **same | {
+        "agent.burn_in": 0, "agent.period": 1, "agent.n_step": 1, "learner.unroll_length": 1, "network.core": "none",
+        "agent.value_rescaling": False, "replay.priority_exponent": 0.0,
+    })  # fmt: skip
+    count = 0
+    for one, other in zip(dqn.updates(), r2d2.updates()):
+        np.testing.assert_array_equal(one.batch.observation, other.batch.observation)
+        np.testing.assert_array_equal(one.batch.a_tm1, other.batch.a_tm1)
+        count += 1
+    assert count == dqn.learner.num_updates == r2d2.learner.num_updates > 50
+    for one, other in zip(dqn.network.trainable_variables, r2d2.network.trainable_variables, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=0, atol=2e-5)
+
+
+def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_difference():
+    count, one = final(make_lockstep())
+    assert count > 40
+    for overrides, is_same in [({}, True), ({"replay.priority_exponent": 0.0}, False), ({"agent.burn_in": 4}, False)]:
+        _, other = final(make_lockstep(**overrides))
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == is_same, overrides
+
+
+def test_first_priorities_are_the_learners_with_the_same_weights():
+    """Before the first update there is one network, and a sequence's core state is not too old."""
+    training, before = make_lockstep(), {}
+    replay, sample = training.replay, training.replay.sample
+
+    def spied(*arguments):
+        drawn = sample(*arguments)
+        before.setdefault("priorities", replay._priorities[drawn["key"]].copy())
+        before.setdefault("keys", drawn["key"])
+        return drawn
+
+    replay.sample = spied
+    next(training.updates())
+    np.testing.assert_allclose(replay._priorities[before["keys"]], before["priorities"], rtol=1e-3, atol=1e-5)
+    assert len(np.unique(before["priorities"])) > 4
+    training.close()
+
+
+@pytest.mark.parametrize("correction", ["n_step", "retrace"])
+def test_samples_per_insert_are_exact(correction):
+    training = make_lockstep(**{"loss.correction": correction})
+    count, _ = final(training)
+    # 16 environments begin a sequence every 10 steps; each of its 20 trained steps counts.
+    num_due = 8 * 10 / 20 * (training.replay.num_inserted - 32)
+    assert count == int(num_due // 8) + 1
+
+
+def test_it_needs_its_core():
+    """The same agent without one has no way to know the bit."""
+    scores = {}
+    for core in ("lstm", "none"):
+        training = make_lockstep(**{"network.core": core, "total_frames": 40_000, "learner.batch_size": 32})
+        episodes = [episode.score for update in training.updates() for episode in update.episodes]
+        scores[core] = np.mean(episodes[-400:])
+        training.close()
+    assert scores["lstm"] > 0.7 and abs(scores["none"]) < 0.25, scores
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--environment.name", "Pendulum-v1"], "agent.name: 'q_learning' values every action"),
+    (["--agent.n-step", "21"], "agent.n_step=21 > learner.unroll_length=20: no sequence has so many rewards; expected less"),
+    (["--agent.period", "21"], "agent.period=21 > learner.unroll_length=20: some steps would never be learned; expected less"),
+    (["--agent.burn-in", "-1"], "agent.burn_in: got -1"),
+    (["--replay.priority-exponent", "11"], "replay.priority_exponent: got 11"),
+    (["--replay.importance-exponent", "-1"], "replay.importance_exponent: got -1"),
+    (["--learner.batch-size", "201"], "learner.batch_size=201 sequences, one for every 10 steps, > replay.min_size=2000"),
+    (["--replay.size", "1000000000000"], "replay.size"),
+    (["--loss.correction", "vtrace"], "loss.correction=vtrace: not with agent.name=r2d2"),
+    (["--replay.queue-size", "7"], "replay.queue_size=7: not with agent.name=r2d2"),
+    (["--program", "apex"], "agent.name='r2d2': not with program=apex; expected q_learning or dpg"),
+    (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=32"),
+    (["--inference.max-environments", "4"], "inference.max_environments=4: a lane asks for 8"),
+])  # fmt: skip
+def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments, expected, tmp_path):
+    result = run(*R2D2, "--run", tmp_path / "run", *arguments, timeout=60)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and expected in result.stderr, result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_replay_s_keys_are_refused_beside_v_trace(tmp_path):
+    result = run("train", "--config", "configs/seed_catch.yaml", "--run", tmp_path / "run", "--replay.min-size", 7, timeout=60)
+    assert result.returncode == 2
+    assert "replay.min_size=7: not with program=seed and agent.name=actor_critic; expected 50000" in result.stderr
