@@ -266,7 +266,8 @@ def _table_mb(config, spec) -> dict[str, float]:
     from impala.types import num_bytes
 
     chunk = agents.of(config).make_chunk_spec(config, spec)
-    chunk_mb = (estimates.kept_step_bytes if config.replays_alone else num_bytes)(chunk) / 1e6
+    fresh = config.window.fresh
+    chunk_mb = (estimates.kept_step_bytes(chunk, fresh) if config.replays_alone else num_bytes(chunk)) / 1e6
     chunk_mb *= config.population.size  # every member has its own tables
     num_replays = 1 if config.replay.shared or not config.has_use_for("replay.shared") else config.actor.num_actors
     budget = estimates.budget_mb()  # leaves some for learner, actors and system

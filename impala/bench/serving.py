@@ -92,7 +92,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 
 def _lanes(config, spec, outputs):
     from impala import agents
-    from impala.acting import chunks, inference, policies
+    from impala.acting import chunks, inference, policies, remote
     from impala.acting.lanes import Lanes
     from impala.acting.policies import with_version
     from impala.types import Origin
@@ -105,6 +105,8 @@ def _lanes(config, spec, outputs):
 
     def make_writer(lane, n: int):
         origin = Origin(0, lane.actor, lane.first_environment, 0, 0)
+        if config.replays_alone:  # what is written is measured with the table
+            return remote.NoWriter()
         return chunks.UnrollWriter(
             spec, n, unroll_length=length, origin=origin, sink=lambda chunks: None, behaviour=behaviour,
             version_per_step=True,

@@ -10,7 +10,8 @@ from impala import config as config_lib
 def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dict[str, float]:
     """Returns the uncompressed bytes of arrays per emulator frame, by what they hold.
 
-    Into a replay table go steps, and windows of them come out. IMPALA's chunks go into a table and out of it, which is
+    Into a replay table go steps, and windows of them come out; where inference is central, observations and answers go
+    there and back before. IMPALA's chunks go into a table and out of it, which is
     twice; its weights go to each actor once an unroll. With central inference observations go one way and actions or
     predictions the other. With a parameter server gradients go one way and parameters the other.
     """
@@ -23,7 +24,8 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     if config.replays_alone:
         window = agent.make_chunk_spec(config, spec)
         num_drawn = config.learner.batch_size / config.steps_per_update  # windows for each step
-        parts = {"steps": step_bytes(window), "windows": num_drawn * num_bytes(window)}
+        parts = {"steps": step_bytes(window, config.window.fresh), "windows": num_drawn * num_bytes(window)}
+        parts |= _both_ways(remote.decision_fields(spec, 1)) if is_central else {}
         return {name: size / spec.frames_per_step for name, size in parts.items()}
     length = config.learner.unroll_length
     chunk = num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length

@@ -98,7 +98,8 @@ def lockstep_rate(config: config_lib.Config, seconds: float, core: int | None = 
     processes.hide_gpus()
     processes.set_tensorflow_threads(1)
     if config.replays_alone:
-        config = config_lib.build(config_lib.as_data(config), {"replay.min_size": config.learner.batch_size})
+        least = config.learner.batch_size * config.window.fresh
+        config = config_lib.build(config_lib.as_data(config), {"replay.min_size": least})
     training = lockstep.of(config)
     updates, step_frames = training.updates(10**12), training.spec.frames_per_step
     started = time.perf_counter()

@@ -89,18 +89,21 @@ def _played(config: config_lib.Config):
     n, steps = config.actor.num_lane_environments, []
     environment, origin = make_environment(config, n), Origin(0, 0, 0, 0, 0)
     spec = environment.spec
-    behaviour = agents.of(config).make_behaviour(config, spec, explore=lambda: 1.0)
-    policy = policies.make(
-        lambda window, is_first: (np.zeros((n, spec.actions.num_parameters), np.float32),), spec, n, seed=0,
-        behaviour=behaviour,
-    )  # fmt: skip
     agent, has_priorities = agents.of(config), config.has_use_for("replay.priority_exponent")
-    network = agent.make_network(config, spec) if has_priorities else None
-    writer = windows.WindowWriter(
-        spec, n, length=config.agent.n_step, origin=origin, sink=_Steps(steps),
-        prioritise=agent.make_prioritise(config, network) if has_priorities else None, kept=behaviour.kept,
+    behaviour = agent.make_behaviour(config, spec, explore=lambda: 1.0)
+    values = np.zeros((n, spec.actions.num_parameters), np.float32)
+    policy = policies.make(  # the last of a network's inputs is its core state
+        lambda window, is_first, *memory: (values, *memory[-1:]), spec, n, seed=0, behaviour=behaviour
     )  # fmt: skip
-    actor = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_NUM_STEPS, origin=origin)
+    network, where = agent.make_network(config, spec) if has_priorities else None, dict(origin=origin, sink=_Steps(steps))
+    if hasattr(agent, "make_writer"):
+        writer, length = agent.make_writer(config, spec, n, behaviour=behaviour, **where), config.window.fresh
+    else:
+        writer, length = windows.WindowWriter(
+            spec, n, length=config.agent.n_step, kept=behaviour.kept, **where,
+            prioritise=agent.make_prioritise(config, network) if has_priorities else None,
+        ), _NUM_STEPS  # fmt: skip
+    actor = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=length, origin=origin)
     for _ in actor.steps(0):
         if len(steps) >= _NUM_STEPS:
             return spec, n, steps

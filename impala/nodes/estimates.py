@@ -23,6 +23,7 @@ from impala.types import Chunk, Continuous, EnvironmentSpec, num_bytes
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _ACTOR_COPIES = 6, 2
 _WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
+_TIMED = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
     "minatar": ([(16, 3, 1)], 128),
@@ -58,16 +59,21 @@ def budget_mb() -> float:
     return _SHARE * min(limits)
 
 
-def step_bytes(window: Chunk) -> int:
-    """Returns the size of a step of overlapping windows, of which each step is written once."""
-    columns = (window.observation, window.is_first, window.a_tm1, window.r_t, window.discount_t, window.logits_tm1)
+def step_bytes(window: Chunk, num_fresh: int) -> int:
+    """Returns the size of a step of overlapping windows, of which each step is written once.
+
+    Args:
+      num_fresh: steps from where a window begins to where the next one does.
+    """
+    columns = [getattr(window, name) for name in _TIMED]
     of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns if field)
-    return of_step + num_bytes(Chunk(*[()] * 8, window.weights_version, window.origin))
+    known = window._replace(**dict.fromkeys(_TIMED, ()))  # of the window as a whole
+    return of_step + math.ceil(num_bytes(known) / num_fresh)
 
 
-def kept_step_bytes(window: Chunk) -> int:
-    """Returns what a step and the window that it ends take in a Reverb table, uncompressed."""
-    return step_bytes(window) + _WINDOW_BYTES
+def kept_step_bytes(window: Chunk, num_fresh: int) -> int:
+    """Returns what a step and the window that it ends, if any, take in a Reverb table, uncompressed."""
+    return step_bytes(window, num_fresh) + _WINDOW_BYTES
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
@@ -172,6 +178,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     num_kept = num_copies * sum(one.outputs for one in network)
     num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
     num_at_once = learner.batch_size * (learner.unroll_length + 1) // getattr(config.agent, "num_minibatches", 1)
+    num_at_once += learner.batch_size * getattr(config.agent, "burn_in", 0)
     if is_central:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
