@@ -68,26 +68,25 @@ class Lockstep:
         # Without lag the network that learns also acts; otherwise a copy acts with the weights of k updates ago.
         self._acting = make_network(spec) if lag else self.network
         self._acting_variables = list(self._acting.trainable_variables)
-        self.learner = agents.of(config).make_learner(config, self.network, correction)
+        self.learner = agents.of(config).make_learner(config, self.network, *([correction] if correction else []))
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
         self._random = np.random.default_rng([config.seed, 1])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
-        # A network that was handed in may have another core than the configured one, or none.
-        behaviour = agents.of(config).make_behaviour(config, spec)
-        behaviour = behaviour._replace(core_state_shape=self.network.core_state_shape)
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
-            seed = parts.lane_seed(config, 0, 0, task)
+            seed, n = parts.lane_seed(config, 0, 0, task), environment.num_environments
+            behaviour = agents.behaviour_of_lane(config, spec, task * n, n, config.num_fresh)
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,
                 seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
                 origin=Origin(config.seed, task, 0, 0, 0, task),
                 # The actors share one network: the first updates its weights for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
-                behaviour=behaviour,
+                # A network that was handed in may have another core than the configured one, or none.
+                behaviour=behaviour._replace(core_state_shape=self.network.core_state_shape),
             )  # fmt: skip
             steps.append(actor.steps(seed))
             self._closing.append(close)

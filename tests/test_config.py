@@ -667,10 +667,10 @@ def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_th
 
 
 @pytest.mark.parametrize("data, expected", [
-    ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic"),
+    ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic or q_unrolls"),
     ({"agent.double": True}, "agent.double: not with agent.name=actor_critic; expected no such key"),
-    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'r2d2', 'dpg', 'ppo', nor package.module:name of your own"),
-    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'r2d2', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'r2d2', 'q_unrolls', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'r2d2', 'q_unrolls', 'dpg', 'ppo', nor package.module:name of your own"),
     ({"network.torso": "my module:Torso"},
      "network.torso: 'my module:Torso' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own"),
     ({"replay.min_size": 7}, "replay.min_size=7: not with program=impala; expected 50000"),

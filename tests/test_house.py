@@ -70,7 +70,7 @@ ONLY = {
     ("evaluation", "nodes"): {"nodes.checking", "nodes.playing"},
     ("export", "nodes"): {"nodes.checking"},
     ("api", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},
-    ("lab", "nodes"): {"nodes.checking", "nodes.parts"},
+    ("lab", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},
     ("bench", "nodes"): {"nodes.checking", "nodes.parts", "nodes.estimates", "nodes.learner_group"},
     # `impala runs` looks at checkpoints without TensorFlow.
     ("cli", "learning"): {"learning.soundness"},

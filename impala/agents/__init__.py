@@ -13,7 +13,7 @@ An agent is a module of this folder. It never asks in which process something ha
 One that learns from a replay table alone also has
 
     make_exploration(config, spec)                      frames → how much the only actor explores (programs/dqn.py)
-    make_ladder(config)                                 how much each environment explores (programs/apex.py), [N]
+    make_ladder(config, count=…)                        how much each environment explores (programs/apex.py), [N]
     make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)
     EXPLORATION                                         the column of metrics that says so
 
@@ -51,3 +51,19 @@ def of(config: Config) -> Any:
     """Returns the configured agent."""
     name = config.agent.name
     return own.load(name) if own.is_own(name) else importlib.import_module(f"impala.agents.{name}")
+
+
+def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, count: int | None = None):
+    """Returns the `acting.behaviours.Behaviour` of environments that step together, numbered over all actors.
+
+    Where each explores with a constant of its own, theirs are rungs of the agent's ladder.
+
+    Args:
+      first: of these environments.
+      count: of all environments; by default those of all actors.
+    """
+    agent = of(config)
+    if not hasattr(agent, "make_ladder"):
+        return agent.make_behaviour(config, spec)
+    rungs = agent.make_ladder(config, count)[first : first + num_environments]
+    return agent.make_behaviour(config, spec, explore=lambda: rungs)

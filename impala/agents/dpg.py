@@ -52,9 +52,9 @@ def make_behaviour(
     return exploration.gaussian(spec.actions, num_features, explore or (lambda: 0.0))
 
 
-def make_ladder(config: Config) -> np.ndarray:
-    """Returns the constant σ of every environment of all actors: the same for all, as published."""
-    return np.full(config.actor.num_actors * config.actor.num_environments, config.agent.noise)
+def make_ladder(config: Config, count: int | None = None) -> np.ndarray:
+    """Returns the constant σ of every environment of all actors, or of `count`: the same for all, as published."""
+    return np.full(count or config.actor.num_actors * config.actor.num_environments, config.agent.noise)
 
 
 def make_prioritise(config: Config, network) -> Callable | None:

@@ -22,7 +22,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
     shared.check_torso(config.network.torso, spec)
     if not isinstance(spec.actions, Discrete):
         raise ConfigError([
-            f"agent.name: 'q_learning' values every action, and {spec.name} has {spec.actions}; expected discrete "
+            f"agent.name: {config.agent.name!r} values every action, and {spec.name} has {spec.actions}; expected discrete "
             "actions"
         ])  # fmt: skip
 
@@ -70,11 +70,11 @@ def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], f
     return epsilon
 
 
-def make_ladder(config: Config):
-    """Returns the constant ε of every environment of all actors, in their order."""
+def make_ladder(config: Config, count: int | None = None):
+    """Returns the constant ε of every environment of all actors, in their order; or of `count` of them."""
     from impala.acting import exploration
 
-    count = config.actor.num_actors * config.actor.num_environments
+    count = count or config.actor.num_actors * config.actor.num_environments
     return exploration.epsilon_ladder(
         count, base=config.agent.epsilon_base, exponent=config.agent.epsilon_exponent
     )  # fmt: skip
@@ -102,9 +102,15 @@ def make_prioritise(config: Config, network=None) -> Callable | None:
 
 def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
     """Returns the `Chunk` of a window of `agent.n_step` transitions; a correction also needs the policy that acted."""
-    kept = {"logits_tm1": ArraySpec((spec.actions.num_actions,), np.float32)} if _is_corrected(config) else {}
-    chunk = chunk_spec(spec, config.agent.n_step, kept=kept, version_per_step=version_per_step)
+    chunk = chunk_spec(
+        spec, config.agent.n_step, kept=kept_policy(config, spec), version_per_step=version_per_step
+    )  # fmt: skip
     return chunk._replace(previous_action=(), previous_reward=())
+
+
+def kept_policy(config: Config, spec: EnvironmentSpec) -> dict[str, ArraySpec]:
+    """Returns the columns of a chunk that keep the policy that acted: those that the correction needs."""
+    return {"logits_tm1": ArraySpec((spec.actions.num_actions,), np.float32)} if _is_corrected(config) else {}
 
 
 def make_learner(config: Config, network, *, group=None):

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from impala.agents import q_learning, shared
 from impala.config import Config
-from impala.types import ArraySpec, Chunk, EnvironmentSpec, chunk_spec
+from impala.types import Chunk, EnvironmentSpec, chunk_spec
 
 EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
 EXPLORATION = q_learning.EXPLORATION
@@ -27,6 +25,11 @@ def length(config: Config) -> int:
 
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
     """Makes the configured network of action values and its target copy, the same for the same seed."""
+    return make_pair(config, spec, burn_in=config.agent.burn_in, on_cpu=on_cpu)
+
+
+def make_pair(config: Config, spec: EnvironmentSpec, *, burn_in: int, on_cpu: bool = False):
+    """Makes the `networks.q_sequences.WithTarget` of any agent whose values have a core, or may have one."""
     from impala.losses.rewards import REWARD_CLIPPING
     from impala.networks import cores, q_sequences, q_values, torsos
 
@@ -42,7 +45,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
             core = cores.Lstm(network.core_size, spec.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
         return q_values.with_heads(torso, spec, core=core, is_dueling=config.agent.dueling, seed=seed)
 
-    return q_sequences.WithTarget(make(), make(), num_stacked=spec.num_stacked, burn_in=config.agent.burn_in)
+    return q_sequences.WithTarget(make(), make(), num_stacked=spec.num_stacked, burn_in=burn_in)
 
 
 def make_behaviour(
@@ -59,21 +62,21 @@ def make_prioritise(config: Config, network=None) -> Callable | None:
 
     if not config.replay.priority_exponent:
         return None
-    burn_in = config.agent.burn_in
+    burn_in, settings = config.agent.burn_in, _settings(config) | {"max_share": config.agent.priority_max_share}
 
     def prioritise(window):
         columns = (window.r_t, window.discount_t, window.is_first, *window.kept[:2])
-        return r2d2.first_priorities(*(column[burn_in:] for column in columns), **_settings(config))
+        return r2d2.first_priorities(*(column[burn_in:] for column in columns), **settings)
 
     return prioritise
 
 
 def make_chunk_spec(config: Config, spec: EnvironmentSpec, *, version_per_step: bool = False) -> Chunk:
     """Returns the `Chunk` of a sequence; a correction also needs the policy that acted."""
-    is_corrected = config.loss.correction != "n_step"
-    kept = {"logits_tm1": ArraySpec((spec.actions.num_actions,), np.float32)} if is_corrected else {}
     state = config.network.core_state_shape
-    chunk = chunk_spec(spec, length(config), state, kept=kept, version_per_step=version_per_step)
+    chunk = chunk_spec(
+        spec, length(config), state, kept=q_learning.kept_policy(config, spec), version_per_step=version_per_step
+    )
     return chunk if state else chunk._replace(previous_action=(), previous_reward=())
 
 
@@ -94,11 +97,16 @@ def make_writer(config: Config, spec: EnvironmentSpec, num_environments: int, *,
 
 def make_learner(config: Config, network, *, group=None):
     """Composes loss, optimizer and learner as configured; the target network is renewed at its period."""
+    return learner_of(config, network, make_loss(config), group=group)
+
+
+def learner_of(config: Config, network, loss: Callable, *, group=None):
+    """Returns the learner of a `make_pair`."""
     from impala.learning import learners
 
     learner = config.learner
     return learners.Learner(
-        network, make_loss(config), shared.make_optimizer(config, network.trainable_variables),
+        network, loss, shared.make_optimizer(config, network.trainable_variables),
         forward=network.on_sequences, max_grad_norm=learner.max_grad_norm, jit_compile=learner.jit_compile,
         after_update=[shared.renewing(network, config.agent.target_period)], group=group,
     )  # fmt: skip
@@ -106,19 +114,24 @@ def make_learner(config: Config, network, *, group=None):
 
 def make_loss(config: Config):
     """Returns the configured loss."""
+    return loss_of(config, burn_in=config.agent.burn_in, max_share=config.agent.priority_max_share)
+
+
+def loss_of(config: Config, **settings):
+    """Returns the loss of any agent that learns from sequences, with further `settings` of `losses.r2d2.r2d2`."""
     from impala.losses import r2d2
 
     correction = None if config.loss.correction == "n_step" else q_learning.make_correction(config.loss)
     return r2d2.r2d2(
-        burn_in=config.agent.burn_in, correction=correction, policy_epsilon=config.agent.policy_epsilon,
-        reduction=config.loss.reduction, **_settings(config),
+        correction=correction, policy_epsilon=config.agent.policy_epsilon, reduction=config.loss.reduction,
+        **_settings(config), **settings,
     )  # fmt: skip
 
 
 def _settings(config: Config) -> dict:
-    """Returns what the loss and the first priorities have in common."""
+    """Returns what losses and first priorities have in common."""
     agent, loss = config.agent, config.loss
     return dict(
-        n_step=agent.n_step, max_share=agent.priority_max_share, rescales=agent.value_rescaling,
-        discount=loss.discount, reward_clipping=loss.reward_clipping,
+        n_step=agent.n_step, rescales=agent.value_rescaling, discount=loss.discount,
+        reward_clipping=loss.reward_clipping,
     )  # fmt: skip

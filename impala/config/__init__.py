@@ -24,15 +24,17 @@ from impala.config.sections import (
     Correction,
     Count,
     Finite,
+    Fraction,
     Frames,
     LearningRate,
     LossConfig,
     NonNegative,
     Positive,
+    QCorrection,
 )
 
 __all__ = [
-    "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite", "Frames",
-    "LearningRate", "LossConfig", "NonNegative", "Positive", "as_data", "build", "describe", "documented", "dump",
+    "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
+    "Fraction", "Frames", "LearningRate", "LossConfig", "NonNegative", "Positive", "QCorrection", "as_data", "build", "describe", "documented", "dump",
     "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml", "shipped",
 ]  # fmt: skip

@@ -40,6 +40,7 @@ Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silen
 
 DEFAULTS_OF = {  # by program, or pair of program and agent
     "impala": {},
+    "impala+q_unrolls": {"loss": {"correction": "retrace"}},  # of the pair, beside the program's
     "seed": {},
     "ga3c": {"loss": {"correction": "epsilon_add"}},
     "dqn": {"replay": {"size": 1_000_000}, "loss": {"correction": "n_step"}},
@@ -53,7 +54,7 @@ DEFAULTS_OF = {  # by program, or pair of program and agent
         "server": {"max_staleness": 100, "outlier_deviations": 4.0}, "loss": {"correction": "n_step"},
         "learner": {"optimizer": "adagrad"}, "replay": {"size": 1_000_000},
     },
-    "seed+r2d2": {  # of the pair, beside the program's
+    "seed+r2d2": {
         "replay": {"size": 1_000_000, "samples_per_insert": 0.75, "priority_exponent": 0.9, "importance_exponent": 0.6},
         "loss": {"correction": "n_step", "discount": 0.997, "reward_clipping": "none", "reduction": "mean"},
         "learner": {"unroll_length": 80, "learning_rate": 1e-4, "learning_rate_schedule": "constant", "epsilon": 1e-3},
@@ -153,6 +154,12 @@ class Config(Model):
             raise ValueError(
                 f"replay.fraction={replay.fraction} of learner.batch_size={batch_size} is {num_replayed:g} chunks; "
                 "expected a whole number that leaves room for fresh ones"
+            )
+        explores = self.agent.name in uses.EXPLORING or self.replays_alone
+        if explores and self.target_return is not None and not self.evaluator.num_episodes:
+            raise ValueError(
+                f"target_return={self.target_return}: episodes of an agent that explores say little; expected "
+                "evaluator.num_episodes above 0, whose mean it is compared with, or null"
             )
         if self.replays_alone:
             self._check_replay()
@@ -260,11 +267,6 @@ class Config(Model):
                 "so many, and training would never begin"
             )
         self._check_windows()
-        if self.target_return is not None and not self.evaluator.num_episodes:
-            raise ValueError(
-                f"target_return={self.target_return}: episodes of an agent that explores say little; expected "
-                "evaluator.num_episodes above 0, whose mean it is compared with, or null"
-            )
 
     def _check_windows(self) -> None:
         agent, unroll_length, (fresh, _) = self.agent, self.learner.unroll_length, self.window

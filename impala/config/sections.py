@@ -67,7 +67,7 @@ Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
 CORRECTIONS_OF = {  # by agent
     "actor_critic": typing.get_args(Correction), "q_learning": typing.get_args(QCorrection),
-    "r2d2": typing.get_args(QCorrection), "dpg": ("n_step",),
+    "r2d2": typing.get_args(QCorrection), "q_unrolls": typing.get_args(QCorrection), "dpg": ("n_step",),
     "ppo": typing.get_args(Surrogate),
 }  # fmt: skip
 CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(tuple(
@@ -228,6 +228,20 @@ class R2d2Config(Model):
     evaluation_epsilon: Fraction = 0.001  # of evaluations
 
 
+class QUnrollsConfig(Model):
+    """Action values learned from a queue's unrolls: agents/q_unrolls.py. `loss.correction` says by what scheme."""
+
+    name: Literal["q_unrolls"] = "q_unrolls"  # or package.module:name
+    dueling: bool = False  # a stream for the value and one for advantages
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 5  # rewards before the bootstrap; of the correction n_step
+    value_rescaling: bool = False  # values are learned in units of h: losses/r2d2.py
+    policy_epsilon: Fraction = 0.0  # of the policy whose values a correction other than n_step learns; 0 is greedy
+    target_period: Count = 100  # updates between copies into the target network
+    epsilon_base: Annotated[Fraction, Field(gt=0)] = 0.4  # of the first environment: acting/exploration.py
+    epsilon_exponent: Exponent = 7.0  # of the last environment's, less 1
+    evaluation_epsilon: Fraction = 0.001  # of evaluations
+
+
 class DpgConfig(Model):
     """A deterministic policy and the value of its actions: agents/dpg.py. The defaults are those of Ape-X DPG."""
 
@@ -276,6 +290,7 @@ AgentConfig = Annotated[
     Annotated[ActorCriticConfig, Tag("actor_critic")]
     | Annotated[QLearningConfig, Tag("q_learning")]
     | Annotated[R2d2Config, Tag("r2d2")]
+    | Annotated[QUnrollsConfig, Tag("q_unrolls")]
     | Annotated[DpgConfig, Tag("dpg")]
     | Annotated[PpoConfig, Tag("ppo")]
     | Annotated[OwnAgentConfig, Tag("own")],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pydantic
 
 AGENTS = {
-    "impala": ("actor_critic",), "seed": ("actor_critic", "r2d2"), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
+    "impala": ("actor_critic", "q_unrolls"), "seed": ("actor_critic", "r2d2"), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
     "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
     "dppo": ("ppo",), "gorila": ("q_learning",),
 }  # fmt: skip
@@ -33,8 +33,8 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "agent.epsilon_start": ("dqn", "gorila"),
     "agent.epsilon_end": ("dqn", "gorila"),
     "agent.epsilon_frames": ("dqn", "gorila"),
-    "agent.epsilon_base": _PRIORITISED,
-    "agent.epsilon_exponent": _PRIORITISED,
+    "agent.epsilon_base": (*_PRIORITISED, "impala+q_unrolls"),
+    "agent.epsilon_exponent": (*_PRIORITISED, "impala+q_unrolls"),
     "network.core": (*_UNROLLS, "a3c", "dppo"),
     "network.core_size": (*_UNROLLS, "a3c", "dppo"),
     "replay.queue_kind": ("impala",),
@@ -57,11 +57,12 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "record_chunks": ("impala", "seed"),
 }
 _SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
+EXPLORING = ("q_learning", "r2d2", "q_unrolls", "dpg")  # beyond the policy that they learn
 _NOT_OF_AGENTS = {  # but for the shared ones, and `_ALSO_OF`
-    "q_learning": ("loss.",), "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."), "ppo": ("loss.",),
+    "q_learning": ("loss.",), "q_unrolls": ("loss.", "population."), "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."), "ppo": ("loss.",),
 }  # fmt: skip
 _ALSO_OF = {
-    "q_learning": ("loss.lambda",), "r2d2": ("loss.lambda",),
+    "q_learning": ("loss.lambda",), "r2d2": ("loss.lambda",), "q_unrolls": ("loss.lambda",),
     "ppo": tuple(
         f"loss.{name}" for name in (
             "lambda", "surrogate_clip", "baseline_cost", "entropy_cost", "entropy_cost_schedule",

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -28,38 +29,49 @@ def prepare_worker() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-def run(config: Config, lag: int) -> dict[str, Any]:
+def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
     """Trains to the end and returns the cell's results.
 
+    Args:
+      num_evaluations: episodes that the last weights play; 0 for none.
+
     Returns:
-      `return`: mean score of the episodes that finished in the last tenth of the frames, or else of the last one
-      before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no episode finished.
+      `return`: mean score of those evaluations, or else of the episodes that finished in the last tenth of the frames,
+      or else of the last one before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no episode finished.
       `status`: "done", or "diverged" when ten updates in a row were not finite; `return` is then what it had reached.
       `skipped_updates`: those with a loss or gradient that was not finite. `TELEMETRY`: means over all updates.
     """
     from impala import lockstep
     from impala.learning import learners
+    from impala.nodes import playing
 
     started, frames, scores, metrics, status = time.monotonic(), [], [], [], "done"
     training = lockstep.Lockstep(config, lag=lag)
     try:
         for update in training.updates():
-            metrics.append([update.metrics[_METRIC.get(name, name)] for name in TELEMETRY])
+            metrics.append([update.metrics.get(_METRIC.get(name, name), np.nan) for name in TELEMETRY])
             frames += [update.frames] * len(update.episodes)
             scores += [episode.score for episode in update.episodes]
     except learners.NonFiniteUpdates:
         status = "diverged"
     training.close()
+    late = _late_mean(frames, scores, config.total_frames)
+    if num_evaluations and status == "done":
+        seed = playing.evaluation_seed(config)
+        late = np.mean(playing.play(training.network, config, num_episodes=num_evaluations, greedy=False, seed=seed))
     seconds = time.monotonic() - started
+    with warnings.catch_warnings():  # of what a scheme does not measure
+        warnings.simplefilter("ignore", RuntimeWarning)
+        means = np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY)
     return {
-        "return": _late_mean(frames, scores, config.total_frames),
+        "return": float(late),
         "curve": curve(frames, scores, config.total_frames),
         "status": status,
         "frames": training.frames,
         "updates": training.learner.num_updates,
         "skipped_updates": training.learner.num_skipped,
         "wall_seconds": seconds,
-        **dict(zip(TELEMETRY, np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY))),
+        **dict(zip(TELEMETRY, means)),
     }
 
 

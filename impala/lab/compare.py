@@ -102,7 +102,7 @@ def run(
       RuntimeError: a cell failed; what was finished before is kept.
       OSError: a row could not be written.
     """
-    context = multiprocessing.get_context("spawn")
+    context, num_evaluations = multiprocessing.get_context("spawn"), grid.config.num_evaluations
     while _pick(grid, results, set(), 1):
         origin = {"command": command} | _provenance()  # of the code that the workers load now
         with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
@@ -112,7 +112,7 @@ def run(
                 while True:
                     free = num_workers - len(running) if started < num_workers * _CELLS_PER_POOL else 0
                     for cell in _pick(grid, results, set(running.values()), free):
-                        running[pool.submit(cells.run, grid.cell_config(cell), cell.lag)] = cell
+                        running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
                         started += 1
                     if not running:
                         break

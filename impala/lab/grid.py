@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 
 from impala import config as config_lib
 from impala import own
-from impala.config import ConfigError, Finite, Frames, LearningRate, NonNegative
+from impala.config import ConfigError, Finite, Fraction, Frames, LearningRate, NonNegative
 
 SWEEP, FINAL = "sweep", "final"
 Seeds = Annotated[int, Field(ge=1, le=1000)]
-Setting = tuple[float, float]  # learning rate, entropy cost
+Setting = tuple[float, float]  # learning rate, and entropy cost or, of a Q-based scheme, ε of its policy
 
 
 class TaskConfig(pydantic.BaseModel):
@@ -53,6 +53,9 @@ class GridConfig(pydantic.BaseModel):
     replay_fractions: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1)] = [0.0]
     learning_rates: Annotated[list[LearningRate], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
+    policy_epsilons: list[Fraction] = [0.0]  # of a Q-based scheme in place of entropy costs: ε of the policy it values
+    q_agent: dict[str, Any] = {}  # settings of agents.q_unrolls, which learns by the Q-based schemes
+    num_evaluations: Annotated[int, Field(ge=0, le=10**5)] = 0  # episodes of a run's last weights, whose mean is its return
     num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that are run again
     num_seeds: Seeds = 5  # of each of them
     num_sweep_seeds: Seeds = 1  # of each setting of the sweep; none of them is used again
@@ -62,7 +65,7 @@ class GridConfig(pydantic.BaseModel):
         for name in ("schemes", "lags", "replay_fractions", "learning_rates", "entropy_costs"):
             if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
                 raise ValueError(f"{name}: {repeated[0]} is named twice; expected each once")
-        words = typing.get_args(config_lib.Correction)
+        words = [*typing.get_args(config_lib.Correction), *typing.get_args(config_lib.QCorrection)]
         for scheme in self.schemes:
             if scheme not in words and scheme not in self.variants and not own.is_own(scheme):
                 raise ValueError(
@@ -74,9 +77,25 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(
                     f"variants: {name!r}; expected a name of its own that `schemes` lists, and its `correction`"
                 )
+        if q_based := [scheme for scheme in self.schemes if self.is_q_based(scheme)]:
+            if not self.num_evaluations:
+                raise ValueError(
+                    f"num_evaluations=0: training episodes of {q_based[0]!r} explore and say less than those of a "
+                    "policy; expected 1 or more, for all schemes"
+                )
+            if len(self.policy_epsilons) != len(self.entropy_costs):
+                raise ValueError(
+                    f"policy_epsilons: {len(self.policy_epsilons)} of them; expected as many as entropy_costs, "
+                    f"{len(self.entropy_costs)}, so that every scheme has as many settings"
+                )
         if self.num_settings > 1 and not any(task.sweep for task in self.tasks.values()):
             raise ValueError(f"tasks: none is swept; expected one to choose among the {self.num_settings} settings")
         return self
+
+    def is_q_based(self, scheme: str) -> bool:
+        """Returns whether a scheme corrects action values, which another agent learns."""
+        word = self.variants.get(scheme, {}).get("correction", scheme)
+        return word in typing.get_args(config_lib.QCorrection)
 
     @property
     def num_settings(self) -> int:
@@ -131,7 +150,10 @@ class Grid:
         self.path, overrides = Path(str(path)), dict(overrides)
         total_frames = overrides.pop("total_frames", None)
         self.config = _validated(config_lib.read_yaml(self.path) | overrides)
-        self._settings = list(itertools.product(self.config.learning_rates, self.config.entropy_costs))
+        rates, grid = self.config.learning_rates, self.config
+        self._settings = {
+            scheme: list(itertools.product(rates, self._seconds(scheme))) for scheme in grid.schemes
+        }  # fmt: skip
         errors, self._bases = [], {}
         for name, task in self.config.tasks.items():
             try:
@@ -148,6 +170,10 @@ class Grid:
         if errors:
             raise ConfigError(dict.fromkeys(errors))
 
+    def _seconds(self, scheme: str) -> list[float]:
+        """The other half of a scheme's settings."""
+        return self.config.policy_epsilons if self.config.is_q_based(scheme) else self.config.entropy_costs
+
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks, task after task."""
         grid = self.config
@@ -157,7 +183,7 @@ class Grid:
         from impala.nodes import checking
 
         try:
-            config = self.cell_config(Cell(SWEEP, *block, *self._settings[0], 0))
+            config = self.cell_config(Cell(SWEEP, *block, *self._settings[block.scheme][0], 0))
             spec = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
@@ -170,7 +196,7 @@ class Grid:
 
     def has(self, cell: Cell) -> bool:
         """Returns whether the cell can be part of the grid, whatever the sweep's results."""
-        if cell.block not in self._blocks or (cell.learning_rate, cell.entropy) not in self._settings:
+        if cell.block not in self._blocks or (cell.learning_rate, cell.entropy) not in self._settings[cell.scheme]:
             return False
         if cell.phase == SWEEP:
             return self._is_swept(cell.task) and cell.seed in range(self.config.num_sweep_seeds)
@@ -192,20 +218,20 @@ class Grid:
     def sweep(self, block: Block) -> list[Cell]:
         """Returns the block's sweep; [] if there is only one setting, or if other tasks choose."""
         seeds = range(self.config.num_sweep_seeds) if self._is_swept(block.task) else ()
-        return [Cell(SWEEP, *block, *setting, seed) for setting in self._settings for seed in seeds]
+        return [Cell(SWEEP, *block, *setting, seed) for setting in self._settings[block.scheme] for seed in seeds]
 
     def settings(self, block: Block, returns: Mapping[Cell, float]) -> list[Setting]:
         """Returns the settings whose runs count, best first; [] before the sweep that chooses them is done.
 
         They have the best mean over the sweep's seeds; on a task that is not swept, over the tasks that are, scaled.
         """
-        if len(self._settings) == 1:
-            return self._settings
+        if self.config.num_settings == 1:
+            return self._settings[block.scheme]
         tasks = [block.task] if self._is_swept(block.task) else filter(self._is_swept, self.config.tasks)
         sweep = [cell for task in tasks for cell in self.sweep(block._replace(task=task))]
         if any(cell not in returns for cell in sweep):
             return []
-        totals = dict.fromkeys(self._settings, 0.0)
+        totals = dict.fromkeys(self._settings[block.scheme], 0.0)
         for cell in sweep:
             totals[cell.learning_rate, cell.entropy] += self.scaled(cell.task, returns[cell])
         return sorted(totals, key=lambda setting: -totals[setting])[: self.config.num_best]
@@ -222,9 +248,9 @@ class Grid:
         """Returns the cells that can be run and are not done."""
         return (cell for cell in self.cells(returns) if cell not in returns)
 
-    def is_at_edge(self, setting: Setting) -> bool:
-        """Returns whether a setting has the least or the largest learning rate of the sweep, or entropy cost."""
-        ranges = (self.config.learning_rates, self.config.entropy_costs)
+    def is_at_edge(self, scheme: str, setting: Setting) -> bool:
+        """Returns whether one of a setting's two numbers is the least or the largest of a scheme's sweep."""
+        ranges = (self.config.learning_rates, self._seconds(scheme))
         return any(len(values) > 1 and x in (min(values), max(values)) for x, values in zip(setting, ranges))
 
     @property
@@ -240,14 +266,14 @@ class Grid:
     @property
     def num_best(self) -> int:
         """Settings of a block whose runs count."""
-        return min(self.config.num_best, len(self._settings))
+        return min(self.config.num_best, self.config.num_settings)
 
     def _num_cells(self, task: str) -> int:
         blocks = [block for block in self._blocks if block.task == task]
         return len(blocks) * (len(self.sweep(blocks[0])) + self.num_best * self.num_seeds(task))
 
     def _is_swept(self, task: str) -> bool:
-        return len(self._settings) > 1 and self.config.tasks[task].sweep
+        return self.config.num_settings > 1 and self.config.tasks[task].sweep
 
     def _final_seeds(self, task: str) -> range:
         first = self.config.num_sweep_seeds
@@ -255,14 +281,17 @@ class Grid:
 
     def cell_config(self, cell: Cell) -> config_lib.Config:
         """Returns the training configuration of a cell."""
-        data = config_lib.as_data(self._bases[cell.task])
+        data, variant = config_lib.as_data(self._bases[cell.task]), self.config.variants.get(cell.scheme, {})
         overrides = {
-            **({} if cell.scheme in self.config.variants else {"loss.correction": cell.scheme}),
-            "replay.fraction": cell.replay_fraction, "seed": cell.seed,
-            "learner.learning_rate": cell.learning_rate, "loss.entropy_cost": cell.entropy,
+            "replay.fraction": cell.replay_fraction, "seed": cell.seed, "learner.learning_rate": cell.learning_rate,
+            "loss.correction": cell.scheme, **{f"loss.{key}": value for key, value in variant.items()},
         }  # fmt: skip
-        for key, value in self.config.variants.get(cell.scheme, {}).items():
-            overrides[f"loss.{key}"] = value
+        if not self.config.is_q_based(cell.scheme):
+            return config_lib.build(data, overrides | {"loss.entropy_cost": cell.entropy})
+        shared = ("discount", "reward_clipping", "reduction")  # with the actor-critic's loss
+        data["loss"] = {key: data["loss"][key] for key in shared}
+        data.pop("population")
+        data["agent"] = {"name": "q_unrolls", **self.config.q_agent, "policy_epsilon": cell.entropy}
         return config_lib.build(data, overrides)
 
     def digest(self, cell: Cell) -> str:
@@ -272,6 +301,8 @@ class Grid:
         that, rows name the commit that trained them, and the report lists the commits.
         """
         settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
+        if self.config.num_evaluations:
+            settings |= {"num_evaluations": self.config.num_evaluations}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:

@@ -74,12 +74,14 @@ def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
         chosen[scheme] = [scores.settings(block) for block in blocks]
         cells = [_spread(scores.sweep(block), num_settings) for block in blocks if block.task in tasks]
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
-    every = [setting for of_tasks in chosen.values() for of_task in of_tasks for setting in of_task]
-    at_edge = sum(map(scores.grid.is_at_edge, every))
+    every = [(scheme, setting) for scheme, tasks in chosen.items() for of_task in tasks for setting in of_task]
+    at_edge = sum(scores.grid.is_at_edge(*one) for one in every)
     lines += ["", f"Chosen, learning rate / entropy cost; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
     lines += _head(grid.tasks)
     for scheme, of_tasks in chosen.items():
-        cells = [", ".join(_setting(scores.grid, setting) for setting in of_task) or "–" for of_task in of_tasks]
+        cells = [
+            ", ".join(_setting(scores.grid, scheme, setting) for setting in of_task) or "–" for of_task in of_tasks
+        ]
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
     return lines
 
@@ -89,8 +91,8 @@ def _head(names: Iterable[str]) -> list[str]:
     return [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
 
 
-def _setting(grid: Grid, setting: Setting) -> str:
-    return f"{setting[0]:g} / {setting[1]:g}{'*' if grid.is_at_edge(setting) else ''}"
+def _setting(grid: Grid, scheme: str, setting: Setting) -> str:
+    return f"{setting[0]:g} / {setting[1]:g}{'*' if grid.is_at_edge(scheme, setting) else ''}"
 
 
 def _text(estimate: Estimate) -> str:

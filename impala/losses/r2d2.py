@@ -98,10 +98,34 @@ def r2d2(
         metrics |= {
             "value_loss": tf.reduce_mean(0.5 * tf.square(td_error)),
             "value": tf.reduce_mean(from_units(tf.reduce_max(outputs.q, axis=-1))),
+            **_telemetry(outputs, batch, burn_in, policy_epsilon),
         }
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 
     return loss
+
+
+def _telemetry(outputs, batch, burn_in: int, policy_epsilon: float) -> dict[str, tf.Tensor]:
+    """Returns how many transitions are fresh and, where μ was kept, how far from it π is; see `losses.telemetry`."""
+    valid = 1.0 - tf.cast(batch.is_first[burn_in + 1 :], tf.float32)
+    is_replayed = 0.0 if isinstance(batch.is_replayed, tuple) else tf.cast(batch.is_replayed, tf.float32)
+    metrics = {"num_transitions": tf.reduce_sum(valid * (1.0 - is_replayed))}
+    if isinstance(batch.logits_tm1, tuple):
+        return metrics
+    log_mu = tf.math.log_softmax(batch.logits_tm1[burn_in:])
+    log_pi, action = log_epsilon_greedy(outputs.q[:-1], policy_epsilon), batch.a_tm1[burn_in:]
+    log_rho = tf.gather(log_pi - log_mu, action, batch_dims=2)
+
+    def mean(x):
+        return tf.reduce_sum(valid * x) / tf.maximum(tf.reduce_sum(valid), 1.0)
+
+    rho = tf.exp(tf.minimum(log_rho, 20.0))
+    return metrics | {
+        "log_rho_mean": mean(log_rho),
+        "rho_clipped_fraction": mean(tf.cast(rho > 1.0, tf.float32)),
+        "effective_sample_size": tf.square(mean(rho)) / tf.maximum(mean(tf.square(rho)), 1e-12),
+        "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
+    }
 
 
 def mixed(size, is_first, max_share: float):

@@ -40,7 +40,7 @@ class ActorNode:
         from impala.replay import tables
 
         actor, length = self._config.actor, self._config.learner.unroll_length
-        num_each = actor.num_lane_environments
+        num_each, first = actor.num_lane_environments, self._index * actor.num_environments
         lanes = []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
         max_pending = max(1, num_each // len(clients))
@@ -57,7 +57,7 @@ class ActorNode:
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first updates its weights for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
-                behaviour=agents.of(self._config).make_behaviour(self._config, self._spec),
+                behaviour=agents.behaviour_of_lane(self._config, self._spec, first + lane * num_each, num_each),
             ))  # fmt: skip
         return lanes
 

@@ -49,10 +49,8 @@ class SequenceNode(CentralNode):
         return self._source
 
     def _make_behaviour(self, lane, num_environments: int):
-        agent = agents.of(self._config)
         first = lane.actor * self._config.actor.num_environments + lane.first_environment
-        rungs = agent.make_ladder(self._config)[first : first + num_environments]
-        return agent.make_behaviour(self._config, self._spec, explore=lambda: rungs)
+        return agents.behaviour_of_lane(self._config, self._spec, first, num_environments)
 
     def _make_writer(self, lane, num_environments: int):
         from impala.acting import windows

@@ -20,19 +20,18 @@ class WindowActorNode(ActorNode):
 
         config, spec, agent = self._config, self._spec, agents.of(self._config)
         actor, n = config.actor, config.actor.num_lane_environments
-        outputs, ladder = policies.network_outputs(self._network), agent.make_ladder(config)
+        outputs = policies.network_outputs(self._network)
         length = max(1, actor.weight_frames // spec.frames_per_step)
         lanes, sinks = [], []
         for lane in range(actor.num_lanes):
             origin, seed = Origin(config.seed, self._index, lane * n, self._incarnation, 0), self._seed(lane)
             first = self._index * actor.num_environments + origin.environment
-            rungs = ladder[first : first + n]
             client = clients[(self._index * actor.num_lanes + lane) % len(clients)]
             sinks.append(windows.TableWindows(
                 client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
                 should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
             ))  # fmt: skip
-            behaviour = agent.make_behaviour(config, spec, explore=lambda rungs=rungs: rungs)
+            behaviour = agents.behaviour_of_lane(config, spec, first, n)
             lanes.append(actors.Actor(
                 make_environment(config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames),
                 policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from impala.config import ConfigError
+from impala.lab import cells
 from impala.lab.grid import FINAL, SWEEP, Block, Grid
 
 LAB = Path(__file__).parents[2] / "configs" / "lab"
@@ -103,7 +104,7 @@ def test_a_task_without_a_sweep_takes_what_the_others_choose(make, tmp_path):
 
 def test_settings_at_an_edge_of_the_sweep(make):
     grid = make(learning_rates=[1e-3, 3e-3, 1e-2], entropy_costs=[0.01])
-    assert [grid.is_at_edge((rate, 0.01)) for rate in (1e-3, 3e-3, 1e-2)] == [True, False, True]
+    assert [grid.is_at_edge("vtrace", (rate, 0.01)) for rate in (1e-3, 3e-3, 1e-2)] == [True, False, True]
 
 
 def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
@@ -114,6 +115,33 @@ def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
     assert (config.learner.learning_rate, config.loss.entropy_cost, config.seed) == (3e-3, 0.1, 0)
     changed = base.model_copy(update=dict(loss=config.loss, replay=config.replay, learner=config.learner))
     assert changed == config and base.loss.clip_rho == 1.0
+
+
+Q_BASED = dict(schemes=["vtrace", "retrace"], policy_epsilons=[0.0, 0.2], num_evaluations=32, q_agent={"target_period": 7})
+
+
+def test_a_q_based_scheme_is_another_agent_s_on_the_same_chunks(make):
+    grid = make(**Q_BASED)
+    one, other = (grid.sweep(Block("catch", scheme, 0.5, 2))[1] for scheme in ("vtrace", "retrace"))
+    assert (one.learning_rate, one.entropy, other.learning_rate, other.entropy) == (1e-3, 0.1, 1e-3, 0.2)
+    v_based, q_based = grid.cell_config(one), grid.cell_config(other)
+    assert (q_based.agent.name, q_based.agent.policy_epsilon, q_based.agent.target_period) == ("q_unrolls", 0.2, 7)
+    assert q_based.loss.correction == "retrace" and v_based.agent.name == "actor_critic"
+    for same in ("environment", "network", "learner", "replay", "actor", "total_frames", "seed"):
+        assert getattr(v_based, same) == getattr(q_based, same), same
+    assert q_based.loss.discount == v_based.loss.discount and q_based.loss.reduction == v_based.loss.reduction
+    assert grid.num_cells == 8 * (4 + 2 * 3) and grid.is_at_edge("retrace", (1e-3, 0.2))
+    assert make(**Q_BASED | {"num_evaluations": 33}).digest(other) != grid.digest(other)
+
+
+def test_a_q_based_cell_trains_and_is_evaluated(make):
+    grid = make(**Q_BASED)
+    cell = grid.sweep(Block("catch", "retrace", 0.5, 2))[0]
+    config = grid.cell_config(cell).model_copy(update={"total_frames": 30_000})
+    result = cells.run(config, 2, 32)
+    assert result["status"] == "done" and result["return"] > -0.9 and 32 * result["return"] % 2 == pytest.approx(0, abs=1e-6)
+    assert 0.2 < result["effective_sample_size"] <= 1.0 and result["policy_entropy"] != result["policy_entropy"]
+    assert result["frames"] >= 30_000
 
 
 def variant(**loss):
@@ -142,6 +170,11 @@ NAN = float("nan")
     (dict(tasks={"catch": {"scale": [NAN, 1.0]}}), "tasks.catch.scale.0: got 'nan'; input should be a finite number"),
     (variant(correction="vtrace", clip_roh=2.0), "loss.clip_roh: unknown key; did you mean loss.clip_rho?"),
     (variant(correction="vtrace", clip_c=2.0), "clip_c=2.0 > clip_rho=1.0"),
+    (dict(schemes=["retrase"]), "schemes: 'retrase' is neither a correction nor a variant; did you mean retrace?"),
+    (dict(schemes=["retrace"]), "num_evaluations=0: training episodes of 'retrace' explore and say less"),
+    (Q_BASED | dict(policy_epsilons=[0.0]), "policy_epsilons: 1 of them; expected as many as entropy_costs, 2"),
+    (Q_BASED | dict(policy_epsilons=[0.0, 2.0]), "policy_epsilons.1: got 2.0"),
+    (Q_BASED | dict(q_agent={"target_perod": 7}), "agent.target_perod: unknown key; did you mean agent.target_period?"),
     (variant(correction="vtrase"), "did you mean vtrace?"),
     (variant(clip_rho=2.0), "variants: 'other'; expected a name of its own that `schemes` lists, and its `correction`"),
     (dict(variants={"unused": {"correction": "vtrace"}}), "variants: 'unused'; expected a name of its own"),
