@@ -67,3 +67,15 @@ def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, c
         return agent.make_behaviour(config, spec)
     rungs = agent.make_ladder(config, count)[first : first + num_environments]
     return agent.make_behaviour(config, spec, explore=lambda: rungs)
+
+
+def exploration_columns(config: Config) -> list:
+    """Returns what gives the column of metrics that says how much all environments explore on average.
+
+    Empty where it is not the constant of each.
+    """
+    agent = of(config)
+    if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):
+        return []
+    column = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
+    return [lambda: column]

@@ -30,7 +30,8 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     options = ["--log-period-seconds", "1.0", "--run", str(folder / "run")]
     options += ["--total-frames", str(10**9), "--target-return", "null"]  # it must not end by itself
     if config.replays_alone:
-        options += ["--replay.min-size", str(min(config.replay.min_size, _MIN_SIZE))]
+        least = max(_MIN_SIZE, config.learner.batch_size * config.window.fresh)
+        options += ["--replay.min-size", str(min(config.replay.min_size, least))]
     process = subprocess.Popen([*own_command(), "train", "--config", str(path), *options], stdout=subprocess.DEVNULL)
     try:
         _wait(process, _WARM_UP_SECONDS)

@@ -65,7 +65,7 @@ class LearnerNode:
         self.after_update: list[Callable[[Any], None]] = []  # of the update's `learners.Result`
         self.jobs: list[Periodically] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
-        self.columns: list[Callable[[], dict[str, Any]]] = [self._source.columns]
+        self.columns: list[Callable] = [self._source.columns, *agents.exploration_columns(config)]
 
     def _num_updates(self) -> int:
         return self.learner.num_updates

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from impala import agents
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
@@ -37,9 +36,6 @@ class ReplayNode(WithLearner):
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         learning.counts.append(lambda: dict(inserted_windows=self._num_inserted))
-        agent = agents.of(config)
-        explores = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
-        learning.columns.append(lambda: explores)
         learning.jobs += [Periodically(_LOOK_SECONDS, self._look), Periodically(0.0, self._count_frames)]
 
     def _make_source(self, place, table):

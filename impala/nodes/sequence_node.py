@@ -29,13 +29,11 @@ class SequenceNode(CentralNode):
         self._table, self._sinks, self._counting = table, {}, threading.Lock()
         self._num_steps = self._num_counted = 0  # played for this learner; of all learners, counted as frames
         super().__init__(config, spec, run, index, peers=peers, first=first)
-        agent, batch_size = agents.of(config), config.learner.batch_size // config.learner.num_learners
+        batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)
-        explores = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
         learning = self.learning
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         learning.counts.append(lambda: dict(played_steps=self._num_steps))
-        learning.columns.append(lambda: explores)
         learning.jobs.append(Periodically(0.0, self._count_frames))
         share = share_of(config)
         say_what_is_there(learning, share.num_fresh * self._info.current_size, share.num_fresh * share.min_size)

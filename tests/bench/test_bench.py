@@ -49,6 +49,24 @@ def test_every_program_has_its_parts():
     assert list(bench.parts_of(shared)) == ["env", "inference", "learner", "insert", "sample"]
 
 
+R2D2 = config_lib.load("configs/r2d2_memory_chain.yaml")
+
+
+def test_sequences_are_written_drawn_and_learned(alone):
+    assert list(bench.parts_of(R2D2)) == ["env", "inference", "learner", "insert", "sample"]
+    for part in bench.parts_of(R2D2).values():
+        assert alone(part, R2D2, 0.3) > 10
+    assert alone(whole.lockstep_rate, R2D2, 0.5) > 10
+    parts = traffic.bytes_per_frame(R2D2, SPEC_OF_CHAIN, 1000)
+    # A step: 3 floats, is_first, action, reward, discount, version and origin, the share of 1/10 in what a sequence has.
+    of_sequence = 8 + 6 * 8 + 2 * 64 * 4 + 4 + 4
+    assert parts["steps"] == pytest.approx(3 * 4 + 1 + 4 + 4 + 4 + of_sequence / 10, abs=1)
+    assert set(parts) == {"steps", "windows", "observations", "answers"}
+
+
+SPEC_OF_CHAIN = EnvironmentSpec("memory_chain", ArraySpec((3,), np.float32), Discrete(2))
+
+
 @pytest.mark.parametrize("name", ["dppo", "gorila"])
 def test_a_worker_of_a_parameter_server_alone(alone, name):
     config = config_lib.load(f"configs/{name}_catch.yaml")

@@ -144,7 +144,7 @@ def test_it_needs_its_core():
 
 
 @pytest.mark.parametrize("arguments, expected", [
-    (["--environment.name", "Pendulum-v1"], "agent.name: 'q_learning' values every action"),
+    (["--environment.name", "Pendulum-v1"], "agent.name: 'r2d2' values every action"),
     (["--agent.n-step", "21"], "agent.n_step=21 > learner.unroll_length=20: no sequence has so many rewards; expected less"),
     (["--agent.period", "21"], "agent.period=21 > learner.unroll_length=20: some steps would never be learned; expected less"),
     (["--agent.burn-in", "-1"], "agent.burn_in: got -1"),
