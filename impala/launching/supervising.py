@@ -183,12 +183,19 @@ class Supervisor:
 
     # --- the end
 
+    def _in_turn(self) -> list[str]:
+        """Returns the kinds of nodes in the order in which they are stopped."""
+        names, roles = [name.partition("/")[0] for name in self._nodes.names()], self._nodes.roles
+        kinds = sorted(dict.fromkeys(names), key=lambda kind: roles.of(kind).turn)
+        plural = {kind: f"{kind}s" if names.count(kind) > 1 else kind for kind in kinds}
+        return [plural[kind] + (" (writes a checkpoint)" if roles.of(kind).is_head else "") for kind in kinds]
+
     def _end(self) -> int:
         """Ends all nodes in order; returns the exit status."""
         nodes, interrupts, roles = self._nodes, self._interrupts, self._nodes.roles
         was_interrupted = interrupts.count > 0
         if was_interrupted:
-            self._say("stopping: actors, learner (writes a checkpoint), table; Ctrl-C again to end at once")
+            self._say(f"stopping: {', '.join(self._in_turn())}; Ctrl-C again to end at once")
         ended = {} if was_interrupted else nodes.ended()
         failed = self._unasked(ended)
         # Several learners are done together; the first still has its checkpoint to write.

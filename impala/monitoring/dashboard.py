@@ -98,12 +98,13 @@ class Dashboard:
         """Returns a row in one line."""
         returns = f"return {_number(row['return_mean'])} ({row['episodes']} episodes)"
         if _has_values(row):
-            is_served = row.get("staleness_mean") is not None
-            says = (
-                f"evaluation {_number(row['evaluation_mean'])}  {returns}  {' '.join(_exploration(row))}  "
-                + (f"staleness {_number(row['staleness_mean'], 2)}" if is_served
-                   else f"samples/insert {_number(row.get('samples_per_insert'), 2)}")
-            )  # fmt: skip
+            if row.get("staleness_mean") is not None:
+                age = f"staleness {_number(row['staleness_mean'], 2)}"
+            elif row.get("queue_fill") is not None:
+                age = f"lag {_lag(row)}"
+            else:
+                age = f"samples/insert {_number(row.get('samples_per_insert'), 2)}"
+            says = f"evaluation {_number(row['evaluation_mean'])}  {returns}  {' '.join(_exploration(row))}  {age}"
         else:
             says = f"lag {_lag(row)}  {returns}  entropy {_number(row['entropy'], 2)}"
         return (
@@ -179,15 +180,16 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what a parameter server says of workers' gradients, if there is one."""
     if row.get("staleness_mean") is None:
         return []
+    mean = _number(row["staleness_mean"], 2)
     refused = [str(row.get(f"{why}_gradients")) for why in ("stale", "outlier", "nonfinite")]
     return [
-        ("staleness mean/max", f"{_number(row['staleness_mean'], 2)} / {row['staleness_max']} updates"),
+        ("staleness mean/expected/max", f"{mean} / {row.get('staleness_expected', '–')} / {row['staleness_max']} updates"),
         ("gradients refused stale/outlier/not finite", " / ".join(refused)),
     ]
 
 
 def _has_values(row: dict[str, Any]) -> bool:
-    """Returns whether the agent learns action values from replay, rather than a policy from what it has just played."""
+    """Returns whether the agent learns action values, beside which its actors explore, rather than a policy."""
     return any(row.get(f"exploration_{name}") is not None for name in ("epsilon", "noise"))
 
 
@@ -225,6 +227,9 @@ def _columns(row: dict[str, Any]):
         if row.get("priority_p50") is not None:
             quantiles = " / ".join(_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max"))
             of_loss.append(("priority p50/p95/max", quantiles))
+        if row.get("queue_fill") is not None:  # what is learned is fresh, or some of it
+            of_values[-2:] = [("policy lag mean/p95/max", _lag(row, " / ")), ("queue fill", percent("queue_fill"))]
+            of_loss[-1] = ("KL(μ‖π)", _number(row["kl_mu_pi"], 3))
         of_values[-2:] = _gradients(row) or of_values[-2:]
     else:
         of_values = [

@@ -29,7 +29,7 @@ Q_COLUMNS = (
 )  # fmt: skip
 SERVER_COLUMNS = (
     "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients", "server_busy_fraction",
-    "staleness_mean", "staleness_max", "staleness_histogram", "surrogate_clip", "penalty",
+    "staleness_mean", "staleness_expected", "staleness_max", "staleness_histogram", "surrogate_clip", "penalty",
 )  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")
 LAG_COLUMNS = ("lag_mean", "lag_p95", "lag_max", "lag_histogram", "replay_lag_mean", "replay_lag_max")

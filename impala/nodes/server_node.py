@@ -298,7 +298,10 @@ class ServerNode(ShardNode):
             return {}
         mean = sum(updates * count for updates, count in counts.items()) / sum(counts.values())
         histogram = " ".join(f"{updates}:{counts[updates]}" for updates in sorted(counts))
-        return dict(staleness_mean=mean, staleness_max=max(counts), staleness_histogram=histogram)
+        expected = 0 if self._config.server.barrier else self._config.actor.num_actors - 1
+        return dict(
+            staleness_mean=mean, staleness_expected=expected, staleness_max=max(counts), staleness_histogram=histogram
+        )
 
     def _log(self) -> None:
         from impala.learning.server import Verdict

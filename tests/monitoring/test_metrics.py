@@ -193,6 +193,22 @@ def test_dashboard_in_a_terminal_and_without_one(tmp_path):
         assert word in drawn, word
 
 
+def test_the_line_says_how_old_what_is_learned_is():
+    row = dict.fromkeys(metrics.COLUMNS) | dict(
+        frames=5, frames_per_second=1.0, updates=3, episodes=2, return_mean=0.5, wall_seconds=1.0, verdict="balanced",
+        rss_mb=1.0, exploration_epsilon=0.1, evaluation_mean=1.0, samples_per_insert=4.0,
+    )  # fmt: skip
+    screen = dashboard.Dashboard("run", total_frames=10, console=Console(file=open("/dev/null", "w")))
+    of_queue = dict(queue_fill=0.5, lag_mean=2.0, lag_p95=3.0, lag_max=4)
+    of_server = dict(staleness_mean=1.25, staleness_expected=1, staleness_max=5)
+    for more, said in [({}, "samples/insert 4.00"), (of_queue, "lag 2.0/3.0/4"), (of_server, "staleness 1.25")]:
+        assert said in screen.line(row | more) and "ε 0.100" in screen.line(row | more)
+    drawn = [pair for side in dashboard._columns(row | of_server | dict(
+        silent_units="", loss=1.0, learning_rate=1e-3, skipped_updates=0,
+    )) for pair in side]  # fmt: skip
+    assert ("staleness mean/expected/max", "1.25 / 1 / 5 updates") in drawn
+
+
 def test_time_left():
     assert dashboard.time_left(dict(frames=400, frames_per_second=100.0), 1000) == 6.0
     assert dashboard.time_left(dict(frames=400, frames_per_second=0.0), 1000) is None

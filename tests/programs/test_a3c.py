@@ -101,6 +101,7 @@ def test_its_staleness_is_that_of_two_workers(runs):
     folder, _, _ = runs
     means = [float(row["lag_mean"]) for row in rows(folder) if row["lag_mean"]]
     assert np.median(means) == pytest.approx(1.0, abs=0.1)
+    assert {row["staleness_expected"] for row in rows(folder)} <= {"", "1"}
     busy = [float(row["server_busy_fraction"]) for row in rows(folder)]
     assert all(0.0 <= share <= 1.0 for share in busy) and max(busy) > 0.0
 
