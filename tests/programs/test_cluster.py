@@ -122,7 +122,7 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", ["seed", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"])
+@pytest.mark.parametrize("program", ["seed", "r2d2", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"])
 def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
     options = TWO_ACTORS if program in ("seed", "ga3c") else ["--cluster.evaluator-cpus", 0]
     options += ["--server.num-shards", 2, "--cluster.actor-cpus", 0.5] if program == "a3c" else []
