@@ -247,6 +247,7 @@ def fail():
 def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
     import launchpad as lp
 
+    wait_for(lambda: not nodes(cluster), 30, "those of the test before are gone")
     program = lp.Program("broken")
     program.add_node(lp.PyNode(time.sleep, 1e6), label="sleeper")
     program.add_node(lp.PyNode(fail), label="broken")
