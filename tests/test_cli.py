@@ -36,15 +36,15 @@ def refused(capsys, *arguments):
         (["--loss.correction", "vtrase"],
          "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, clip, penalty, nor package.module:name of your own; did you mean vtrace?"),
         (["--environment.name", "atari:pnog"],
-         "environment.name: 'atari:pnog' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, river_swim, seek_avoid or a gymnasium id; did you mean atari:pong?"),
+         "environment.name: 'atari:pnog' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, memory_chain, river_swim, seek_avoid, stateless_cartpole or a gymnasium id; did you mean atari:pong?"),
         (["--environment.name", "CartPole-v9"],
-         "environment.name: 'CartPole-v9' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, river_swim, seek_avoid or a gymnasium id; did you mean CartPole-v1?"),
+         "environment.name: 'CartPole-v9' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, memory_chain, river_swim, seek_avoid, stateless_cartpole or a gymnasium id; did you mean CartPole-v1?"),
         (["--network.torso", "shallow"],
          "network.torso: 'shallow' takes stacked frames, and catch has observations of shape (10, 5); expected mlp"),
         (["--network.torso", "minatar"],
          "network.torso: 'minatar' takes boards [height, width, channels], and catch has observations of shape (10, 5); expected mlp"),
         (["--environment.name", "minatar:breakut"],
-         "environment.name: 'minatar:breakut' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, river_swim, seek_avoid or a gymnasium id; did you mean minatar:breakout?"),
+         "environment.name: 'minatar:breakut' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, memory_chain, river_swim, seek_avoid, stateless_cartpole or a gymnasium id; did you mean minatar:breakout?"),
         (["--replay.fraction", "1.0"], "replay.fraction: got 1.0; input should be less than 1"),
         (["--replay.fraction", "0.3"],
          "replay.fraction=0.3 of learner.batch_size=8 is 2.4 chunks; expected a whole number that leaves room for fresh ones"),
@@ -277,7 +277,7 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     files = {path.relative_to("configs").with_suffix("").as_posix() for path in Path("configs").rglob("*.yaml")}
     trainings, grids = listed(capsys, "train"), listed(capsys, "compare")
     assert trainings.keys() | {f"lab/{word}" for word in grids} == files and not trainings.keys() & grids.keys()
-    assert grids.keys() == {"corrections", "lag", "lag_values", "surface"} and {"pong", "catch", "lab/catch"} < trainings.keys()
+    assert grids.keys() == {"corrections", "lag", "lag_values", "q_schemes", "surface"} and {"pong", "catch", "lab/catch"} < trainings.keys()
     assert trainings["pong"] == "Pong on two cores." and all(len(text) <= 110 for text in (trainings | grids).values())
     for word in trainings:
         shipped = config_lib.shipped.path_of(word, config_lib.shipped.trainings(), "--config")

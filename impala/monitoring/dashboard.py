@@ -1,5 +1,6 @@
 """The run as the user sees it: a live table in a terminal, plain lines elsewhere."""
 
+import functools
 import itertools
 import sys
 import time
@@ -200,41 +201,51 @@ def _exploration(row: dict[str, Any]) -> tuple[str, str]:
     return "ε", _number(row["exploration_epsilon"], 3)
 
 
+def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Returns what an agent of action values has to say of its returns and data, and of its loss."""
+
+    age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
+    of_values = [
+        ("evaluation", _number(row["evaluation_mean"])),
+        ("return, last 100, exploring", _number(row["return_mean"])),
+        ("episodes", _count(row, "episodes")),
+        ("silent units", row["silent_units"] or "–"),
+        ("age of what is sampled mean/max", age),
+        ("transitions in replay", _count(row, "replay_size")),
+    ]
+    of_loss = [
+        ("|TD error|", _number(row["td_error"], 4)),
+        ("value", _number(row["value"], 3)),
+        _exploration(row),
+        ("gradient norm", _number(row["grad_norm"], 1)),
+        ("samples per insert", _number(row.get("samples_per_insert"), 2)),
+    ]
+    if row.get("priority_p50") is not None:
+        quantiles = " / ".join(_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max"))
+        of_loss.append(("priority p50/p95/max", quantiles))
+    if row.get("queue_fill") is not None:  # what is learned is fresh, or some of it
+        of_values[-2:] = [("policy lag mean/p95/max", _lag(row, " / ")), ("queue fill", _percent(row, "queue_fill"))]
+        of_loss[-1] = ("KL(μ‖π)", _number(row["kl_mu_pi"], 3))
+    of_values[-2:] = _gradients(row) or of_values[-2:]
+    return of_values, of_loss
+
+
+def _percent(row: dict[str, Any], name: str) -> str:
+    return "–" if row[name] is None else f"{100 * row[name]:.0f} %"
+
+
+def _count(row: dict[str, Any], name: str) -> str:
+    return "–" if row.get(name) is None else f"{row[name]:,}"
+
+
 def _columns(row: dict[str, Any]):
-    def percent(name: str) -> str:
-        return "–" if row[name] is None else f"{100 * row[name]:.0f} %"
-
-    def count(name: str) -> str:
-        return "–" if row.get(name) is None else f"{row[name]:,}"
-
+    percent = functools.partial(_percent, row)
     if _has_values(row):
-        age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
-        of_values = [
-            ("evaluation", _number(row["evaluation_mean"])),
-            ("return, last 100, exploring", _number(row["return_mean"])),
-            ("episodes", count("episodes")),
-            ("silent units", row["silent_units"] or "–"),
-            ("age of what is sampled mean/max", age),
-            ("transitions in replay", count("replay_size")),
-        ]
-        of_loss = [
-            ("|TD error|", _number(row["td_error"], 4)),
-            ("value", _number(row["value"], 3)),
-            _exploration(row),
-            ("gradient norm", _number(row["grad_norm"], 1)),
-            ("samples per insert", _number(row.get("samples_per_insert"), 2)),
-        ]
-        if row.get("priority_p50") is not None:
-            quantiles = " / ".join(_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max"))
-            of_loss.append(("priority p50/p95/max", quantiles))
-        if row.get("queue_fill") is not None:  # what is learned is fresh, or some of it
-            of_values[-2:] = [("policy lag mean/p95/max", _lag(row, " / ")), ("queue fill", percent("queue_fill"))]
-            of_loss[-1] = ("KL(μ‖π)", _number(row["kl_mu_pi"], 3))
-        of_values[-2:] = _gradients(row) or of_values[-2:]
+        of_values, of_loss = _of_action_values(row)
     else:
         of_values = [
             ("return, last 100", _number(row["return_mean"])),
-            ("episodes", count("episodes")),
+            ("episodes", _count(row, "episodes")),
             ("silent units", row["silent_units"] or "–"),
             ("policy lag mean/p95/max", _lag(row, " / ")),
             *(_gradients(row) or [("queue fill", percent("queue_fill"))]),
