@@ -146,9 +146,10 @@ def test_nothing_of_burn_in_is_learned_and_no_gradient_flows_into_targets():
         a_tm1=tf.concat([(batch.a_tm1[:BURN_IN] + 1) % A, batch.a_tm1[BURN_IN:]], 0),
     )
     assert loss(outputs, batch)[0] == loss(outputs, other)[0]
-    with tf.GradientTape() as tape:
-        tape.watch(outputs.q)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([outputs.q, outputs.target_q])
         value, _ = loss(outputs, batch)
+    assert tape.gradient(value, outputs.target_q) is None
     gradient = tape.gradient(value, outputs.q).numpy()
     actions = batch.a_tm1.numpy()[BURN_IN:]
     others = np.ones((T, B, A), bool)
