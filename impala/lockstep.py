@@ -136,10 +136,10 @@ class Lockstep:
 class ReplayLockstep:
     """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
 
-    Windows, or sequences, are kept in memory. The network that learns also acts, so decisions use the weights of the last update. The
-    first update comes once `replay.min_size` windows are stored. Where a program draws by priority, all its actors'
-    environments are played here, each with its own ε, and new priorities are there before the next draw; without
-    `replay.samples_per_insert` each window is drawn once on average.
+    Windows, or sequences, are kept in memory. The network that learns also acts, so decisions use the weights of the
+    last update. The first update comes once `replay.min_size` transitions are stored. Where a program draws by
+    priority, all its actors' environments are played here, each with its own ε, and new priorities are there before the
+    next draw; without `replay.samples_per_insert` each transition is trained on once on average.
 
     Args:
       config: of a training run with a replay table.
@@ -174,10 +174,13 @@ class ReplayLockstep:
             policies.network_outputs(self.network), self.spec, n, seed=seed, behaviour=behaviour
         )  # fmt: skip
         where = dict(origin=origin, sink=self.replay, on_steps=self._count)
-        writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where) if are_sequences else WindowWriter(
-            self.spec, n, length=config.agent.n_step, kept=behaviour.kept, **where,
-            prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
-        )  # fmt: skip
+        if are_sequences:
+            writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where)
+        else:
+            writer = WindowWriter(
+                self.spec, n, length=config.agent.n_step, kept=behaviour.kept, **where,
+                prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
+            )  # fmt: skip
         actor = actors.Actor(
             self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=config.window.fresh,
             origin=origin,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Measures every program on Pong, one after the other: scripts/compare_programs.py → docs/results/programs/table.md.
 
-Each runs twice for 75 seconds after a warm-up, as `impala bench` runs it, in rounds, on an otherwise idle machine. Frames
-are the emulator's, four a step. What is measured is kept in results.json as it comes; programs that are there are not
-measured again.
+Each runs twice for 75 seconds after a warm-up, as `impala bench` runs it, in rounds, on an otherwise idle machine.
+Frames are the emulator's, four a step. What is measured is kept in results.json as it comes; programs that are there
+are not measured again.
 """
 
 import json
@@ -47,8 +47,9 @@ def measured(word: str) -> dict:
     return dict(
         word=word, frames_per_second=frames_per_step * rates["train"],
         cpu_seconds=rates["cpu_seconds_per_million_steps"] / frames_per_step,
-        bytes=sum(bench._alone(bench._traffic, config).values()), age=rates.get("lag_mean", rates.get("replay_lag_mean")),
-        memory=rates["rss_mb"], commit=provenance.commit(), machine=provenance.machine(), date=time.strftime("%Y-%m-%d"),
+        bytes=sum(bench._alone(bench._traffic, config).values()),
+        age=rates.get("lag_mean", rates.get("replay_lag_mean")), memory=rates["rss_mb"],
+        commit=provenance.commit(), machine=provenance.machine(), date=time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Configuration: every kind of bad input is one line, and names on it are those of the shelves."""
 
 import copy
+import importlib
 import math
 import os
 import socket
@@ -724,3 +725,9 @@ def test_how_frames_enter_was_called_center_frames(was, normalisation):
 def test_center_frames_beside_its_new_name_or_with_another_value_is_refused(network):
     with pytest.raises(config_lib.ConfigError, match="^network: center_frames=.*: is called normalisation now"):
         config_lib.build({"environment": {"name": "atari:pong"}, "network": network})
+
+
+def test_which_agents_explore_beyond_their_policy_is_said_alike_in_both_places():
+    for name in uses.ALL_AGENTS:
+        agent = importlib.import_module(f"impala.agents.{name}")
+        assert agent.EXPLORES_BEYOND_ITS_POLICY == (name in uses.EXPLORING), name

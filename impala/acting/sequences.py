@@ -1,7 +1,7 @@
 """From steps to sequences for agents with a core that replay (R2D2, Kapturowski et al. 2019, section 2.3).
 
     ├─ burn-in ─┼────── T ──────┤
-    ·           ├─ burn-in ─┼────── T ──────┤      a sequence begins where an actor begins an unroll: every `period` steps
+    ·           ├─ burn-in ─┼────── T ──────┤      a sequence begins with each unroll of the actor: every `period` steps
 
 Sequences that overlap share their steps, and each step is stored once. Each has the core state, the last action and the
 last reward at its first observation. They may cross the ends of episodes (SEED RL, Espeholt et al. 2019): the network
@@ -28,8 +28,7 @@ class _Begun(NamedTuple):
 class SequenceWriter(WindowWriter):
     """A `WindowWriter` whose windows begin at the calls of `start` and may cross the ends of episodes.
 
-    Where nothing of an environment could be learned from a sequence, since each of its trained transitions leads across
-    a reset, it is left out.
+    A sequence whose trained transitions all lead across a reset is left out: there is nothing to learn from it.
 
     Args:
       burn_in: steps before the trained ones.
@@ -62,7 +61,7 @@ class SequenceWriter(WindowWriter):
 
     def _write(self, step: Step, action: np.ndarray, kept) -> None:
         """Writes a step; the one that ends a sequence also has what was known where it began."""
-        if self._states:  # else a frame before the first observation, or that
+        if self._states:  # not while `start` writes the first stack of frames, to which no transition leads
             self._num_steps += 1
         self._ended = bool(self._begun) and self._num_steps - self._begun[0].at == self._length
         super()._write(step, action, kept | self._begun.popleft().memory if self._ended else kept)

@@ -70,9 +70,9 @@ def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, c
 
 
 def exploration_columns(config: Config) -> list:
-    """Returns what gives the column of metrics that says how much all environments explore on average.
+    """Returns a source of one column of metrics: how much all environments explore on average.
 
-    Empty where it is not the constant of each.
+    Returns none where environments do not explore with constants of their own.
     """
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):

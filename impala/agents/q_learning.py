@@ -22,8 +22,8 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
     shared.check_torso(config.network.torso, spec)
     if not isinstance(spec.actions, Discrete):
         raise ConfigError([
-            f"agent.name: {config.agent.name!r} values every action, and {spec.name} has {spec.actions}; expected discrete "
-            "actions"
+            f"agent.name: {config.agent.name!r} values every action, and {spec.name} has {spec.actions}; expected "
+            "discrete actions"
         ])  # fmt: skip
 
 

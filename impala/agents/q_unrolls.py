@@ -1,7 +1,7 @@
 """Action values learned from unrolls, as the actor-critic is: the Q-based corrections on the same chunks.
 
-Chunks are of a behaviour policy that is some updates old, or replayed; `loss.correction` says what is made of that (Munos
-et al. 2016, arXiv:1606.02647). Every environment of all actors explores with its own constant ε.
+Chunks are of a behaviour policy that is some updates old, or replayed; `loss.correction` says what is made of that
+(Munos et al. 2016, arXiv:1606.02647). Every environment of all actors explores with its own constant ε.
 """
 
 from impala.agents import q_learning, r2d2, shared

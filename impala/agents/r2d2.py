@@ -9,13 +9,9 @@ from impala.types import Chunk, EnvironmentSpec, chunk_spec
 EXPLORES_BEYOND_ITS_POLICY = True  # training episodes say less than evaluations
 EXPLORATION = q_learning.EXPLORATION
 
+check = q_learning.check
 make_ladder = q_learning.make_ladder
 make_schedules = shared.make_schedules
-
-
-def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Refuses settings that do not fit together; see `q_learning.check`."""
-    q_learning.check(config, spec)
 
 
 def length(config: Config) -> int:

@@ -10,10 +10,10 @@ from impala import config as config_lib
 def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dict[str, float]:
     """Returns the uncompressed bytes of arrays per emulator frame, by what they hold.
 
-    Into a replay table go steps, and windows of them come out; where inference is central, observations and answers go
-    there and back before. IMPALA's chunks go into a table and out of it, which is
+    Into a replay table go steps, and windows of them come out. IMPALA's chunks go into a table and out of it, which is
     twice; its weights go to each actor once an unroll. With central inference observations go one way and actions or
-    predictions the other. With a parameter server gradients go one way and parameters the other.
+    predictions the other, with a replay table or without. With a parameter server gradients go one way and parameters
+    the other.
     """
     from impala import agents
     from impala.acting import remote

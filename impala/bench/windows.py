@@ -95,7 +95,8 @@ def _played(config: config_lib.Config):
     policy = policies.make(  # the last of a network's inputs is its core state
         lambda window, is_first, *memory: (values, *memory[-1:]), spec, n, seed=0, behaviour=behaviour
     )  # fmt: skip
-    network, where = agent.make_network(config, spec) if has_priorities else None, dict(origin=origin, sink=_Steps(steps))
+    network = agent.make_network(config, spec) if has_priorities else None
+    where = dict(origin=origin, sink=_Steps(steps))
     if hasattr(agent, "make_writer"):
         writer, length = agent.make_writer(config, spec, n, behaviour=behaviour, **where), config.window.fresh
     else:

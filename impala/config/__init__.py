@@ -35,6 +35,7 @@ from impala.config.sections import (
 
 __all__ = [
     "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
-    "Fraction", "Frames", "LearningRate", "LossConfig", "NonNegative", "Positive", "QCorrection", "as_data", "build", "describe", "documented", "dump",
-    "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml", "shipped",
+    "Fraction", "Frames", "LearningRate", "LossConfig", "NonNegative", "Positive", "QCorrection", "as_data", "build",
+    "describe", "documented", "dump", "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml",
+    "shipped",
 ]  # fmt: skip

@@ -68,7 +68,7 @@ DEFAULTS_OF = {  # by program, or pair of program and agent
 
 
 class Window(NamedTuple):
-    """The transitions that a window alone begins with, no earlier one, and those that it is drawn to train on."""
+    """Steps from the beginning of a window to that of the next, and transitions that one draw of it trains on."""
 
     fresh: int
     trained: int
@@ -226,7 +226,7 @@ class Config(Model):
 
     @property
     def window(self) -> "Window":
-        """What a window of a replay table stands for: one step or, if it is a sequence, several."""
+        """What a window of a replay table stands for: one step of play or, if it is a sequence, several."""
         if isinstance(self.agent, R2d2Config):
             return Window(self.agent.period, self.learner.unroll_length)
         return Window(1, 1)

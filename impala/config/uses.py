@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pydantic
 
 AGENTS = {
-    "impala": ("actor_critic", "q_unrolls"), "seed": ("actor_critic", "r2d2"), "ga3c": ("actor_critic",), "dqn": ("q_learning",),
+    "impala": ("actor_critic", "q_unrolls"), "seed": ("actor_critic", "r2d2"), "ga3c": ("actor_critic",),
+    "dqn": ("q_learning",),
     "apex": ("q_learning", "dpg"), "a3c": ("actor_critic",),
     "dppo": ("ppo",), "gorila": ("q_learning",),
 }  # fmt: skip
@@ -59,7 +60,9 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
 _SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
 EXPLORING = ("q_learning", "r2d2", "q_unrolls", "dpg")  # beyond the policy that they learn
 _NOT_OF_AGENTS = {  # but for the shared ones, and `_ALSO_OF`
-    "q_learning": ("loss.",), "q_unrolls": ("loss.", "population."), "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."), "ppo": ("loss.",),
+    "q_learning": ("loss.",), "q_unrolls": ("loss.", "population."),
+    "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."),
+    "ppo": ("loss.",),
 }  # fmt: skip
 _ALSO_OF = {
     "q_learning": ("loss.lambda",), "r2d2": ("loss.lambda",), "q_unrolls": ("loss.lambda",),

@@ -37,7 +37,8 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
 
     Returns:
       `return`: mean score of those evaluations, or else of the episodes that finished in the last tenth of the frames,
-      or else of the last one before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no episode finished.
+      or else of the last one before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no
+      episode finished.
       `status`: "done", or "diverged" when ten updates in a row were not finite; `return` is then what it had reached.
       `skipped_updates`: those with a loss or gradient that was not finite. `TELEMETRY`: means over all updates.
     """

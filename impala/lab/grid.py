@@ -55,7 +55,7 @@ class GridConfig(pydantic.BaseModel):
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
     policy_epsilons: list[Fraction] = [0.0]  # of a Q-based scheme in place of entropy costs: ε of the policy it values
     q_agent: dict[str, Any] = {}  # settings of agents.q_unrolls, which learns by the Q-based schemes
-    num_evaluations: Annotated[int, Field(ge=0, le=10**5)] = 0  # episodes of a run's last weights, whose mean is its return
+    num_evaluations: Annotated[int, Field(ge=0, le=10**5)] = 0  # of a run's last weights; their mean is its return
     num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that are run again
     num_seeds: Seeds = 5  # of each of them
     num_sweep_seeds: Seeds = 1  # of each setting of the sweep; none of them is used again

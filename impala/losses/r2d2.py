@@ -1,7 +1,8 @@
 """R2D2's loss: Q-learning on sequences, with rescaled values (Kapturowski et al. 2019, openreview r1lyTjAqYX).
 
-    h(x) = sign(x) (√(|x| + 1) − 1) + ε x                                                (Pohlen et al. 2018, 1805.11593)
-    y_t  = h(r_t + γ r_{t+1} + … + γ^{n−1} r_{t+n−1} + γ^n h⁻¹(Q⁻(x_{t+n}, argmax Q(x_{t+n}, ·)))),   δ_t = y_t − Q(x_t, a_t)
+    h(x) = sign(x) (√(|x| + 1) − 1) + ε x                                        (Pohlen et al. 2018, arXiv:1805.11593)
+    y_t  = h(r_t + γ r_{t+1} + … + γ^{n−1} r_{t+n−1} + γ^n h⁻¹(Q⁻(x_{t+n}, argmax Q(x_{t+n}, ·))))
+    δ_t  = y_t − Q(x_t, a_t)
 
 The loss of a sequence is ½ Σ_t δ_t², its priority η max |δ_t| + (1 − η) mean |δ_t|. Sums end at terminations. Where an
 episode is cut off, or the sequence ends, before n steps, the last of its states bootstraps; there is nothing to learn

@@ -184,7 +184,7 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
     mean = _number(row["staleness_mean"], 2)
     refused = [str(row.get(f"{why}_gradients")) for why in ("stale", "outlier", "nonfinite")]
     return [
-        ("staleness mean/expected/max", f"{mean} / {row.get('staleness_expected', '–')} / {row['staleness_max']} updates"),
+        ("staleness mean/expected/max", f"{mean} / {row['staleness_expected']} / {row['staleness_max']} updates"),
         ("gradients refused stale/outlier/not finite", " / ".join(refused)),
     ]
 
@@ -203,7 +203,6 @@ def _exploration(row: dict[str, Any]) -> tuple[str, str]:
 
 def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Returns what an agent of action values has to say of its returns and data, and of its loss."""
-
     age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
     of_values = [
         ("evaluation", _number(row["evaluation_mean"])),

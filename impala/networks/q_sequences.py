@@ -69,7 +69,7 @@ class WithTarget(Pair):
 def from_time(frames: tf.Tensor, is_first: tf.Tensor, time: int, num_stacked: int) -> tf.Tensor:
     """Returns the observations from a time on, as a network takes them: [n−time+k−1, B, …].
 
-    The first k − 1 of them are the older planes of the stack at that time, zeroed where they are older than the episode.
+    The first k − 1 are the older planes of the stack at that time, zeroed where they are older than its episode.
 
     Args:
       frames: [n+k−1, B, …], the same from time 0 on.

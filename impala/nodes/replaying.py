@@ -10,6 +10,19 @@ from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
 
+def add_tables(program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
+    """Adds a node for the replay table of each learner to an `lp.Program`; returns their handles."""
+    from impala.launching.table_node import TableNode
+
+    def make():
+        return make_tables(config, spec)
+
+    return [
+        program.add_node(TableNode(make, index, keeper=make_keeper(config, spec, run, index)), "table")
+        for index in range(config.learner.num_learners)
+    ]
+
+
 def make_tables(config: Config, spec: EnvironmentSpec, *, is_limited: bool = True) -> list:
     """Makes one learner's `reverb.Table` of windows; called in the process that serves it.
 

@@ -30,7 +30,6 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
-from impala.launching.table_node import TableNode
 from impala.nodes import learner_group, replaying
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.replay_node import ReplayNode
@@ -44,14 +43,7 @@ ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires replay tables and learners, `actor.num_actors` actors, and the evaluator if there is one."""
     program, num_learners = lp.Program(config.program), config.learner.num_learners
-
-    def make_tables():  # of one learner
-        return replaying.make_tables(config, spec)
-
-    tables = [
-        program.add_node(TableNode(make_tables, index, keeper=replaying.make_keeper(config, spec, run, index)), "table")
-        for index in range(num_learners)
-    ]
+    tables = replaying.add_tables(program, config, spec, run)
     learners = learner_group.add(
         program, num_learners,
         lambda index, peers, _: RpcNode(ReplayNode, config, spec, run, index, table=tables[index], peers=peers),

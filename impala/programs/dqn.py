@@ -21,7 +21,6 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
-from impala.launching.table_node import TableNode
 from impala.nodes import learner_group, replaying
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.run import Run
@@ -34,10 +33,7 @@ ROLES = (roles.TABLE, roles.LEARNER._replace(plays=True), roles.EVALUATOR)
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the replay table, the process that acts and learns, and the evaluator if there is one."""
     program = lp.Program(config.program)
-
-    table = program.add_node(
-        TableNode(lambda: replaying.make_tables(config, spec), keeper=replaying.make_keeper(config, spec, run)), "table"
-    )
+    (table,) = replaying.add_tables(program, config, spec, run)
     (learner,) = learner_group.add(program, 1, lambda *_: RpcNode(SoloNode, config, spec, run, table=table))
     if config.evaluator.num_episodes:
         program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learner), "evaluator")

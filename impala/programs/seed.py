@@ -10,8 +10,8 @@ policy remembers of every environment and writes the unrolls, so that an observa
 change within an unroll; each step keeps the version that decided on it, and V-trace corrects by the behaviour logits of
 that step.
 
-With `agent.name: r2d2` (Kapturowski et al. 2019) the lanes write sequences into a replay table instead, a process of its
-own for each learner, in place of the queue:
+With `agent.name: r2d2` (Kapturowski et al. 2019) there is a replay table in place of the queue, in a process of its own
+for each learner, and the lanes write sequences into it:
 
        lanes ─▶ sequences of burn-in + T steps, their core state and first priority ─▶ replay (Reverb)
                                                         learner: double Q-learning ◀─┘  ▲ new priorities
@@ -21,8 +21,8 @@ how often a step is trained on, SEED RL's replay ratio; the table's rate limiter
 
 Differences from the paper: a batch waits to be filled until a time-out, where the published code waits for a full batch
 for ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
-computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed. With R2D2, the order of removal is
-first in, first out, and evaluations are played by a process of their own.
+computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed. With R2D2 the evaluator's
+process plays what SEED RL gives to actors that store nothing.
 
 With `learner.num_learners` K there are K of these processes, each with a share of the lanes; all make the same updates
 (`learning.groups`).
@@ -34,7 +34,6 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
-from impala.launching.table_node import TableNode
 from impala.nodes import learner_group, replaying
 from impala.nodes.central_node import CentralNode, StepperNode
 from impala.nodes.evaluator_node import EvaluatorNode
@@ -58,20 +57,10 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
             courier_kwargs={"thread_pool_size": threads},
         )  # fmt: skip
 
-    tables = _add_tables(program, config, spec, run) if config.replays_alone else []
+    tables = replaying.add_tables(program, config, spec, run) if config.replays_alone else []
     learners = learner_group.add(program, config.learner.num_learners, make_learner)
     for index in range(config.actor.num_actors):
         program.add_node(lp.PyClassNode(StepperNode, config, run, index, learners=learners), "actor")
     if config.evaluator.num_episodes:
         program.add_node(lp.PyClassNode(EvaluatorNode, config, spec, run, learner=learners[0]), "evaluator")
     return program
-
-
-def _add_tables(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
-    def make_tables():  # of one learner
-        return replaying.make_tables(config, spec)
-
-    return [
-        program.add_node(TableNode(make_tables, index, keeper=replaying.make_keeper(config, spec, run, index)), "table")
-        for index in range(config.learner.num_learners)
-    ]

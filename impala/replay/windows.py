@@ -150,8 +150,8 @@ def drawn(
 class Share(NamedTuple):
     """What one learner has of the configured numbers.
 
-    num_fresh: transitions that a window alone begins with, no earlier one. num_trained: those that it is drawn to train
-    on.
+    num_fresh: steps from the beginning of a window to that of the next. num_trained: transitions that one draw of a
+    window trains on.
     """
 
     size: int  # windows of its full table
