@@ -21,7 +21,8 @@ def test_stacks_from_a_time_on_are_those_of_the_whole(time):
         n = 8
         observation = tf.constant(random.integers(1, 255, (n + K - 1, B, 2, 2)), tf.uint8)
         is_first = tf.constant(random.random((n, B)) < 0.3)
-        older = tf.zeros_like(observation[: K - 1])  # as if the first were an episode's
+        goes_on = tf.cast(~is_first[0], tf.uint8)[None, :, None, None]  # older planes than the episode come as zeros
+        older = observation[: K - 1] * goes_on
         observation = tf.concat([older, observation[K - 1 :]], axis=0)
         whole = frames.stack_planes(observation, is_first, K)
         late = from_time(observation, is_first, time, K)
