@@ -26,7 +26,7 @@ from tests.programs.running import (
 )  # fmt: skip
 
 TWO_ACTORS = ["--actor.num-actors", "2", "--actor.num-environments", "16"]
-BACK_SECONDS = 60.0
+BACK_SECONDS = 150.0  # a node of an idle cluster needs 15; 60 were not enough beside other tests
 
 
 @pytest.fixture(scope="module")
