@@ -165,11 +165,13 @@ def _launcher(config, threads: bool, cluster: str | None):
         return lambda *program, should_stop: ray_cluster.launch(
             *program, placement=next(placements), should_stop=should_stop
         )
+    from impala.launching import local
+
     if threads:
-        from impala.launching import threads as launching
-    else:
-        from impala.launching import local as launching
-    return lambda *program, should_stop: launching.launch(*program)  # waits for nothing
+        from impala.launching import threads as in_threads
+
+        return lambda *program, should_stop: in_threads.launch(*program)  # waits for nothing
+    return local.launch
 
 
 def _clients(program, config, roles) -> list:

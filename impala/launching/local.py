@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from impala.launching import beats, commands, ending, ports, rpc
+from impala.launching import beats, commands, ending, fork_server, ports, rpc
 from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE
 from impala.launching.roles import Roles
 
 _REAP_SECONDS = 5.0
+_GPU_DRIVER = Path("/dev/nvidiactl")
 _BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # in a child, until `processes.prepare` decides what they do
 
 
@@ -31,20 +32,21 @@ class Processes:
       logs: the folder that their output goes to.
       environment: variables for all; only roles that say so see GPUs.
       holder: of the nodes' ports; held for as long as this object is.
+      should_stop: asked while modules that nodes share are imported.
     """
 
     can_start_again = True
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,
-        environment: Mapping[str, str], holder: ports.Holder,
+        environment: Mapping[str, str], holder: ports.Holder, should_stop: Callable[[], bool],
     ):  # fmt: skip
         self.roles, self._logs, self._listener, self._environment = roles, logs, listener, environment
-        self._ports = holder
+        self._ports, self._should_stop = holder, should_stop
         self._commands = {command.name: command for command in starts}
         self._due: dict[str, float] = {}  # when those that ended are started again
         self._began: dict[str, float] = {}
-        self._by_name: dict[str, subprocess.Popen] = {}
+        self._by_name: dict[str, subprocess.Popen | fork_server.Child] = {}
         try:
             for name in self._commands:
                 self._start(name)
@@ -53,14 +55,15 @@ class Processes:
             raise
 
     def _start(self, name: str, **own: str) -> None:
-        command, log = self._commands[name], self.log(name)
-        own |= {} if self.roles.of(name).sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        command, log, role = self._commands[name], self.log(name), self.roles.of(name)
+        own |= {} if role.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+        argv, environment = commands.argv(command.data, command.task), {**os.environ, **self._environment, **own}
         self._listener.begin_anew(name)
         with signals_blocked(), log.open("a") as output:
-            self._by_name[name] = subprocess.Popen(
-                commands.argv(command.data, command.task), env={**os.environ, **self._environment, **own},
-                stdout=output, stderr=output,
-            )  # fmt: skip
+            process = None
+            if role.imports and not (role.sees_gpu and _GPU_DRIVER.exists()):  # CUDA is told of no fork
+                process = _server(role.imports, argv, environment).start(argv, environment, output, self._should_stop)
+            self._by_name[name] = process or subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
         self._began[name] = time.monotonic()
 
     def log(self, name: str) -> Path:
@@ -130,7 +133,17 @@ class Processes:
         _kill(self._by_name.values() if name is None else [self._by_name[name]])
 
 
-def _kill(processes: Iterable[subprocess.Popen]) -> None:
+_servers: dict[Sequence[str], fork_server.ForkServer] = {}  # by what they have imported
+
+
+def _server(imports: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> fork_server.ForkServer:
+    """Returns a server that has `imports`; signals are blocked there as they are here, now."""
+    if imports not in _servers or not _servers[imports].is_alive():
+        _servers[imports] = fork_server.ForkServer(imports, str(Path(argv[1]).parent), environment)
+    return _servers[imports]
+
+
+def _kill(processes: Iterable[subprocess.Popen | fork_server.Child]) -> None:
     processes = list(processes)
     for process in processes:
         if process.poll() is None:
@@ -167,8 +180,8 @@ def link_logs(logs: Path, names: Iterable[str]) -> None:
         link.symlink_to(name)
 
 
-def launch(program, folder: Path, roles: Roles) -> Processes:
-    """Launches `program` in processes whose output goes to `folder/logs`."""
+def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] = lambda: False) -> Processes:
+    """Launches `program` in processes whose output goes to `folder/logs`; see `Processes`."""
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     rpc.use_new_token(folder / "token")
@@ -180,7 +193,8 @@ def launch(program, folder: Path, roles: Roles) -> Processes:
     starts = commands.of(program, scratch, stopper=stopper, bind=lambda *_: ports.Local(holder.take()))
     link_logs(logs, [command.name for command in starts])
     listener = beats.Listener()
-    return Processes(starts, roles, logs, listener, node_environment(listener.address, scratch), holder)
+    environment = node_environment(listener.address, scratch)
+    return Processes(starts, roles, logs, listener, environment, holder, should_stop)
 
 
 def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:

@@ -18,14 +18,17 @@ class Role(NamedTuple):
     returns_alone: bool = False  # when it dies; the others are started again together, from the newest checkpoint
     tells: bool = True  # gives signs of life (`beats`); a node of another program's may not
     stores: bool = False  # holds chunks, so its memory is expected to grow
+    imports: tuple[str, ...] = ()  # heavy modules of its nodes, which share them on one machine: see `fork_server`
 
 
-ACTOR = Role("actor", turn=0, plays=True, returns_alone=True)
-EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True)
-LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True)
-SERVER = Role("server", turn=1, is_head=True)  # of parameters
-SHARD = Role("shard", turn=2)  # further processes of the server: the first saves what they hold
-TABLE = Role("table", turn=2, stores=True)  # last: the learner may still be waiting for it
+_HEAVY = ("tensorflow", "reverb", "launchpad.launch.worker_manager")
+ACTOR = Role("actor", turn=0, plays=True, returns_alone=True, imports=_HEAVY)
+STEPPER = ACTOR._replace(imports=())  # an actor without a network of its own
+EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True, imports=_HEAVY)
+LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True, imports=_HEAVY)
+SERVER = Role("server", turn=1, is_head=True, imports=_HEAVY)  # of parameters
+SHARD = Role("shard", turn=2, imports=_HEAVY)  # further processes of the server: the first saves what they hold
+TABLE = Role("table", turn=2, stores=True, imports=_HEAVY)  # last: the learner may still be waiting for it
 
 
 class Roles:

@@ -34,7 +34,7 @@ from impala.nodes.run import NUM_SPARE_THREADS, Run
 from impala.nodes.trainer_node import PlayerNode, TrainerNode
 from impala.types import EnvironmentSpec
 
-ROLES = (roles.LEARNER._replace(stores=True), roles.ACTOR, roles.EVALUATOR)
+ROLES = (roles.LEARNER._replace(stores=True), roles.STEPPER, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

@@ -41,7 +41,7 @@ from impala.nodes.run import NUM_SPARE_THREADS, Run
 from impala.nodes.sequence_node import SequenceNode
 from impala.types import EnvironmentSpec
 
-ROLES = (roles.TABLE, roles.LEARNER._replace(stores=True), roles.ACTOR, roles.EVALUATOR)
+ROLES = (roles.TABLE, roles.LEARNER._replace(stores=True), roles.STEPPER, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:

@@ -258,9 +258,6 @@ def test_falls_back_to_an_older_checkpoint_and_never_starts_afresh_in_silence(fi
 def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
     process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
     wait_until_it_trains(tmp_path / "run")
-    names = ("actor/0", "table/0", "learner/0")
-    gpus = {name: node(process, name).environ().get("CUDA_VISIBLE_DEVICES") for name in names}
-    assert gpus == {"actor/0": "", "table/0": "", "learner/0": None}, "nodes but the learner see no GPU"
     second = run(*CATCH, "--run", tmp_path / "run")  # the folder is in use
     assert second.returncode == 2 and "in use by process" in second.stderr
     press_ctrl_c(process)

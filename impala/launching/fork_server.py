@@ -1,0 +1,199 @@
+"""Processes that share what they would each import: forked from one that has imported it.
+
+TensorFlow costs a process seconds of CPU and hundreds of megabytes before it computes anything. Here one process
+imports it once and computes nothing, so that it can be forked; its children have the modules at once and, until they
+write there, the same memory. gRPC, Reverb and TensorFlow start their threads in the children.
+
+A child is its starter's, not the server's: the process between the two ends at once, and the starter, a *subreaper* for
+that long, becomes the parent. So it is waited for, and ends with its parent, like any other.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+_NAME, _MAX_BYTES = b"fork_server", 1_000_000
+_READY_SECONDS, _ANSWER_SECONDS = 120.0, 60.0  # to import; to fork
+# A script's folder is first on Python's path, as if Python had been given the script.
+_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from impala.launching import fork_server; fork_server.run()"
+
+
+class Child:
+    """A process that was forked; as much of `subprocess.Popen` as is needed."""
+
+    def __init__(self, pid: int):
+        self.pid, self.returncode = pid, None
+
+    def poll(self) -> int | None:
+        """Returns the exit status, or minus the signal that ended the process; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Returns the exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts Python scripts in processes that have `imports` already.
+
+    The server is started here, blocks the signals that its starter blocks, and ends with it.
+
+    Args:
+      imports: names of modules.
+      folder: of the scripts.
+      environment: of the server; what libraries read once, when they are imported, children cannot change.
+    """
+
+    def __init__(self, imports: Sequence[str], folder: str, environment: Mapping[str, str]):
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            argv = [sys.executable, "-c", _PROGRAM, folder, str(theirs.fileno()), *imports]
+            nowhere = subprocess.DEVNULL  # what an import says or raises, it says again where it is needed
+            self._process = subprocess.Popen(
+                argv, env=environment, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
+            )  # fmt: skip
+        self._is_ready = False
+        atexit.register(self.close)
+
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool]
+    ) -> Child | None:  # fmt: skip
+        """Starts a script; None if the server is gone or silent, or `should_stop` came true while it imported.
+
+        Args:
+          argv: the interpreter, the script, and its arguments; the interpreter is the server's own.
+          output: a file that standard output and standard error go to.
+        """
+        with contextlib.suppress(OSError):
+            if not self._becomes_ready(should_stop):
+                return None
+            request = dict(argv=argv[1:], environment=dict(environment), folder=os.getcwd())
+            with _subreaper():
+                socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
+                if self._answers(_ANSWER_SECONDS, lambda: False) and (answer := self._socket.recv(_MAX_BYTES)):
+                    return Child(int(answer))
+        self.close()
+        return None
+
+    def _becomes_ready(self, should_stop: Callable[[], bool]) -> bool:
+        if not self._is_ready and self._answers(_READY_SECONDS, should_stop):
+            self._is_ready = bool(self._socket.recv(_MAX_BYTES))
+        return self._is_ready
+
+    def _answers(self, seconds: float, should_stop: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not should_stop() and time.monotonic() < deadline:
+            if select.select([self._socket], [], [], 0.1)[0]:
+                return True
+        return False
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the server; its children go on."""
+        atexit.unregister(self.close)
+        self._socket.close()
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def _subreaper():
+    """Makes this process, during the block, the parent of its descendants whose own parent ends (prctl(2))."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+# --- in the server
+
+
+def run() -> None:
+    """Is the server; returns in a child alone, when its script has ended."""
+    from impala.launching import processes
+
+    processes.end_with_parent()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+    _, _, descriptor, *imports = sys.argv
+    starter = socket.socket(fileno=int(descriptor))
+    for name in imports:
+        with contextlib.suppress(Exception):  # whoever needs it will fail, and say so in its own log
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or else the collector would write into what is shared
+    starter.send(b"ready")
+    while True:
+        request, outputs, _, _ = socket.recv_fds(starter, _MAX_BYTES, 1)
+        if not request:
+            os._exit(0)
+        if (child := _fork()) is None:
+            starter.close()
+            return _become(**json.loads(request), output=outputs[0])
+        starter.send(str(child).encode())
+        os.close(outputs[0])
+
+
+def _fork() -> int | None:
+    """Forks a process whose parent is the server's own; returns its id, and in that process None."""
+    reader, writer = os.pipe()
+    if between := os.fork():
+        os.close(writer)
+        os.waitpid(between, 0)
+        with open(reader, "rb") as pipe:
+            return int(pipe.read())
+    between = os.getpid()
+    if child := os.fork():
+        os.write(writer, str(child).encode())
+        os._exit(0)
+    os.close(reader)
+    os.close(writer)
+    while os.getppid() == between:
+        time.sleep(0.001)
+    return None
+
+
+def _become(argv: list[str], environment: dict[str, str], folder: str, output: int) -> None:
+    """Runs a script in this process, in `folder`, as if it had been started for it."""
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.close(output)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own random numbers are seeded anew in every child
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")

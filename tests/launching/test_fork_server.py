@@ -1,0 +1,171 @@
+"""Processes that are forked from one that has imported what they need."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from impala.launching import fork_server, local, roles
+
+
+@pytest.fixture
+def server(tmp_path):
+    with local.signals_blocked():
+        made = fork_server.ForkServer(["json", "numpy", "no_such_module"], str(tmp_path), os.environ)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(server, tmp_path):
+    """Starts a script; returns the child and a function that waits for its end and returns its output."""
+
+    def start_it(code, *arguments, should_stop=lambda: False, **environment):
+        script, log = tmp_path / "script.py", tmp_path / "log"
+        script.write_text(code)
+        with log.open("w") as output:
+            child = server.start(
+                [sys.executable, str(script), *arguments], os.environ | environment, output, should_stop
+            )
+        return child, lambda: (child.wait(30), log.read_text())
+
+    return start_it
+
+
+TELL = """
+import json, os, signal, sys
+modules = [name for name in ("json", "decimal") if name in sys.modules]
+import tests_own_module
+print(json.dumps(dict(
+    argv=sys.argv, modules=modules, mine=os.environ.get("MINE"), parent=os.getppid(), session=os.getsid(0), name=__name__,
+    blocked=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), other=tests_own_module.WORD, folder=os.getcwd(),
+)))
+print("an error", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_a_child_is_as_one_that_was_started_for_its_script(start, tmp_path):
+    (tmp_path / "tests_own_module.py").write_text("WORD = 'from the folder of the script'")
+    child, end = start(TELL, "--one", MINE="its own")
+    status, output = end()
+    first, error = output.splitlines()
+    said = json.loads(first)
+    assert (status, error) == (3, "an error") and child.returncode == child.poll() == 3
+    assert said["argv"] == [str(tmp_path / "script.py"), "--one"] and said["name"] == "__main__"
+    assert said["mine"] == "its own" and said["folder"] == os.getcwd() and said["session"] == os.getsid(0)
+    assert said["other"] == "from the folder of the script"
+    assert said["parent"] == os.getpid()
+    assert said["modules"] == ["json"], "what the server has; and not what this process has"
+    assert said["blocked"] == sorted(local._BLOCKED), "until the node decides what they do"
+
+
+def test_signals_statuses_and_deadlines_are_those_of_popen(start):
+    child, _ = start("import time; time.sleep(1e6)")
+    assert child.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.1)
+    child.kill()
+    assert child.wait(30) == -signal.SIGKILL
+    child.send_signal(signal.SIGTERM)  # to nobody
+    child, end = start("raise SystemError('as it is')")
+    status, output = end()
+    assert status == 1 and output.endswith("SystemError: as it is\n")
+
+
+def test_children_draw_numbers_of_their_own(start):
+    code = "import random, numpy; print(random.random(), numpy.random.rand())"
+    outputs = [start(code)[1]()[1].split() for _ in range(2)]
+    assert set(outputs[0]).isdisjoint(outputs[1])
+
+
+def test_children_outlive_the_server_but_not_their_starter(tmp_path):
+    """Whether the starter is killed or the server."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time\nfrom impala.launching import processes\nprocesses.end_with_parent()\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(1e6)"
+    )
+    code = f"""
+import ctypes, os, sys, time
+from impala.launching import fork_server
+server = fork_server.ForkServer(["json"], {str(tmp_path)!r}, os.environ)
+child = server.start([sys.executable, {str(script)!r}], os.environ, sys.stdout, lambda: False)
+is_subreaper = ctypes.c_int(-1)
+ctypes.CDLL(None).prctl(37, ctypes.byref(is_subreaper), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+assert is_subreaper.value == 0, "orphans of others are not its own"
+server._process.kill()
+server._process.wait()
+time.sleep(0.2)
+assert child.poll() is None
+time.sleep(1e6)
+"""
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    node = psutil.Process(int(starter.stdout.readline()))
+    assert node.ppid() == starter.pid
+    time.sleep(1.0)
+    assert starter.poll() is None and node.is_running()
+    starter.kill()
+    starter.wait()
+    assert node.wait(10) is None or not node.is_running()
+
+
+def test_where_the_server_is_gone_or_the_user_wants_an_end_nobody_is_started(server, start):
+    assert start("", should_stop=lambda: True)[0] is None, "before it is ready"
+    assert start("")[1]()[0] == 0
+    assert start("", should_stop=lambda: True)[0] is not None, "then nobody waits"
+    server._process.kill()
+    server._process.wait()
+    assert start("")[0] is None and not server.is_alive()
+    assert start("")[0] is None, "and again"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_server_ends_with_its_starter(is_killed):
+    code = f"""
+import os, sys
+from impala.launching import fork_server
+server = fork_server.ForkServer(["json"], {str(Path(__file__).parent)!r}, os.environ)
+print(server._process.pid, flush=True)
+sys.stdin.read()
+"""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    server = psutil.Process(int(starter.stdout.readline()))
+    if is_killed:
+        starter.kill()
+    starter.stdin.close()
+    starter.wait(30)
+    assert is_killed or not server.is_running(), "it has been waited for"
+    psutil.wait_procs([server], timeout=10)
+    assert not server.is_running()
+
+
+def _write_what_it_sees(path):
+    path.write_text(str(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+@pytest.mark.parametrize("imports", [(), ("json",)])
+def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports):
+    """Forked or not, and whoever is started first."""
+    import launchpad as lp
+
+    program = lp.Program("sees")
+    for label in ("actor", "learner", "table"):
+        with program.group(label):
+            program.add_node(lp.PyNode(_write_what_it_sees, tmp_path / label))
+    of_all = (roles.ACTOR, roles.LEARNER, roles.TABLE)
+    nodes = local.launch(program, tmp_path, roles.Roles(role._replace(imports=imports) for role in of_all))
+    deadline = time.monotonic() + 60
+    while nodes.left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {type(process) is fork_server.Child for process in nodes._by_name.values()} == {bool(imports)}
+    said = {label: (tmp_path / label).read_text() for label in ("actor", "learner", "table")}
+    assert said == {"actor": "", "learner": str(os.environ.get("CUDA_VISIBLE_DEVICES")), "table": ""}
