@@ -86,37 +86,34 @@ class ForkServer:
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool]
     ) -> Child | None:  # fmt: skip
-        """Starts a script; None if the server is gone or silent, or `should_stop` came true while it imported.
+        """Starts a script; None if the server is gone or was given up.
+
+        It is given up, for good, if it does not answer in time or `should_stop` comes true while it imports.
 
         Args:
           argv: the interpreter, the script, and its arguments; the interpreter is the server's own.
           output: a file that standard output and standard error go to.
         """
+        if self._socket.fileno() < 0:
+            return None
+        request = dict(argv=argv[1:], environment=dict(environment), folder=os.getcwd())
         with contextlib.suppress(OSError):
-            if not self._becomes_ready(should_stop):
-                return None
-            request = dict(argv=argv[1:], environment=dict(environment), folder=os.getcwd())
-            with _subreaper():
-                socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
-                if self._answers(_ANSWER_SECONDS, lambda: False) and (answer := self._socket.recv(_MAX_BYTES)):
-                    return Child(int(answer))
+            self._is_ready = self._is_ready or bool(self._answer(_READY_SECONDS, should_stop))
+            if self._is_ready:
+                with _subreaper():
+                    socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
+                    if answer := self._answer(_ANSWER_SECONDS):
+                        return Child(int(answer))
         self.close()
         return None
 
-    def _becomes_ready(self, should_stop: Callable[[], bool]) -> bool:
-        if not self._is_ready and self._answers(_READY_SECONDS, should_stop):
-            self._is_ready = bool(self._socket.recv(_MAX_BYTES))
-        return self._is_ready
-
-    def _answers(self, seconds: float, should_stop: Callable[[], bool]) -> bool:
+    def _answer(self, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> bytes:
+        """Returns what the server says next; nothing if that takes too long, or it is gone."""
         deadline = time.monotonic() + seconds
         while not should_stop() and time.monotonic() < deadline:
             if select.select([self._socket], [], [], 0.1)[0]:
-                return True
-        return False
-
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+                return self._socket.recv(_MAX_BYTES)
+        return b""
 
     def close(self) -> None:
         """Ends the server; its children go on."""

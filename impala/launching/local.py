@@ -137,8 +137,8 @@ _servers: dict[Sequence[str], fork_server.ForkServer] = {}  # by what they have 
 
 
 def _server(imports: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> fork_server.ForkServer:
-    """Returns a server that has `imports`; signals are blocked there as they are here, now."""
-    if imports not in _servers or not _servers[imports].is_alive():
+    """Returns a server that has `imports`, or had; signals are blocked there as they were here when it was started."""
+    if imports not in _servers:
         _servers[imports] = fork_server.ForkServer(imports, str(Path(argv[1]).parent), environment)
     return _servers[imports]
 

@@ -116,14 +116,20 @@ time.sleep(1e6)
     assert node.wait(10) is None or not node.is_running()
 
 
-def test_where_the_server_is_gone_or_the_user_wants_an_end_nobody_is_started(server, start):
-    assert start("", should_stop=lambda: True)[0] is None, "before it is ready"
+def test_where_the_server_is_gone_nobody_is_started(server, start):
     assert start("")[1]()[0] == 0
-    assert start("", should_stop=lambda: True)[0] is not None, "then nobody waits"
+    assert start("", should_stop=lambda: True)[0] is not None, "once it is ready nobody waits"
     server._process.kill()
     server._process.wait()
-    assert start("")[0] is None and not server.is_alive()
+    assert start("")[0] is None
     assert start("")[0] is None, "and again"
+
+
+def test_who_wants_an_end_does_not_wait_for_imports(server, start):
+    began = time.monotonic()
+    assert start("", should_stop=lambda: True)[0] is None
+    assert time.monotonic() - began < 2.0 and server._process.poll() is not None
+    assert start("")[0] is None, "it is given up"
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
@@ -169,3 +175,21 @@ def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports):
     assert {type(process) is fork_server.Child for process in nodes._by_name.values()} == {bool(imports)}
     said = {label: (tmp_path / label).read_text() for label in ("actor", "learner", "table")}
     assert said == {"actor": "", "learner": str(os.environ.get("CUDA_VISIBLE_DEVICES")), "table": ""}
+
+
+def test_nodes_are_started_without_a_server_that_is_gone(tmp_path, monkeypatch):
+    import launchpad as lp
+
+    monkeypatch.setattr(local, "_servers", {})
+    program = lp.Program("again")
+    with program.group("actor"):
+        program.add_node(lp.PyNode(_write_what_it_sees, tmp_path / "actor"))
+    role = roles.ACTOR._replace(imports=("json",))
+    nodes = local.launch(program, tmp_path, roles.Roles([role]))
+    assert nodes._by_name["actor/0"].wait(60) == 0 and (tmp_path / "actor").exists()
+    (tmp_path / "actor").unlink()
+    local._servers[role.imports]._process.kill()
+    nodes.start_again("actor/0", 0.0)
+    nodes.start_due(lambda name: 2)
+    assert nodes._by_name["actor/0"].wait(60) == 0 and (tmp_path / "actor").exists()
+    assert not isinstance(nodes._by_name["actor/0"], fork_server.Child)
