@@ -64,7 +64,7 @@ class Child:
 class ForkServer:
     """Starts Python scripts in processes that have `imports` already.
 
-    The server is started here, blocks the signals that its starter blocks, and ends with it.
+    The server is started here, blocks the signals that are blocked here, and ends with the thread that starts it.
 
     Args:
       imports: names of modules.

@@ -17,7 +17,9 @@ from impala.launching import fork_server, local, roles
 @pytest.fixture
 def server(tmp_path):
     with local.signals_blocked():
-        made = fork_server.ForkServer(["json", "numpy", "no_such_module"], str(tmp_path), os.environ)
+        made = fork_server.ForkServer(
+            ["json", "numpy", "no_such_module"], str(tmp_path), os.environ | {"OF_THE_SERVER": "1"}
+        )
     yield made
     made.close()
 
@@ -43,7 +45,7 @@ import json, os, signal, sys
 modules = [name for name in ("json", "decimal") if name in sys.modules]
 import tests_own_module
 print(json.dumps(dict(
-    argv=sys.argv, modules=modules, mine=os.environ.get("MINE"), parent=os.getppid(), session=os.getsid(0), name=__name__,
+    argv=sys.argv, modules=modules, mine=os.environ.get("MINE"), no_more=os.environ.get("OF_THE_SERVER"), parent=os.getppid(), session=os.getsid(0), name=__name__,
     blocked=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), other=tests_own_module.WORD, folder=os.getcwd(),
 )))
 print("an error", file=sys.stderr)
@@ -51,7 +53,8 @@ sys.exit(3)
 """
 
 
-def test_a_child_is_as_one_that_was_started_for_its_script(start, tmp_path):
+def test_a_child_is_as_one_that_was_started_for_its_script(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # after the server was started
     (tmp_path / "tests_own_module.py").write_text("WORD = 'from the folder of the script'")
     child, end = start(TELL, "--one", MINE="its own")
     status, output = end()
@@ -59,7 +62,11 @@ def test_a_child_is_as_one_that_was_started_for_its_script(start, tmp_path):
     said = json.loads(first)
     assert (status, error) == (3, "an error") and child.returncode == child.poll() == 3
     assert said["argv"] == [str(tmp_path / "script.py"), "--one"] and said["name"] == "__main__"
-    assert said["mine"] == "its own" and said["folder"] == os.getcwd() and said["session"] == os.getsid(0)
+    assert (
+        (said["mine"], said["no_more"]) == ("its own", None)
+        and said["folder"] == str(tmp_path)
+        and said["session"] == os.getsid(0)
+    )
     assert said["other"] == "from the folder of the script"
     assert said["parent"] == os.getpid()
     assert said["modules"] == ["json"], "what the server has; and not what this process has"
@@ -134,24 +141,29 @@ def test_who_wants_an_end_does_not_wait_for_imports(server, start):
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_the_server_ends_with_its_starter(is_killed):
+    """Also while another process holds the starter's end of what connects the two."""
     code = f"""
-import os, sys
+import os, sys, time
 from impala.launching import fork_server
 server = fork_server.ForkServer(["json"], {str(Path(__file__).parent)!r}, os.environ)
-print(server._process.pid, flush=True)
+other = os.fork()
+if not other:
+    time.sleep(60)
+    os._exit(0)
+print(server._process.pid, other, flush=True)
 sys.stdin.read()
 """
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
-    server = psutil.Process(int(starter.stdout.readline()))
+    starter = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server, other = map(psutil.Process, map(int, starter.stdout.readline().split()))
+    time.sleep(2.0)  # it is ready
     if is_killed:
         starter.kill()
     starter.stdin.close()
     starter.wait(30)
     assert is_killed or not server.is_running(), "it has been waited for"
     psutil.wait_procs([server], timeout=10)
-    assert not server.is_running()
+    assert not server.is_running() and other.is_running()
+    other.kill()
 
 
 def _write_what_it_sees(path):
