@@ -17,7 +17,8 @@ from impala.types import Chunk, EnvironmentSpec
 class LearnerNode:
     """Trains on the batches of its source and serves weights; the first of several has the `Head` of the run.
 
-    A node that does more holds a `LearnerNode` and adds to its `after_update`, `jobs`, `counts` and `columns`.
+    A node that does more holds a `LearnerNode` and adds to its `after_agreement`, `after_update`, `jobs`,
+    `counts` and `columns`.
 
     Args:
       index: of this learner.
@@ -62,6 +63,7 @@ class LearnerNode:
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
         self._num_dropped, self.totals = 0, {}  # chunks dropped as one learner's were too old; all learners' counts
+        self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
         self.after_update: list[Callable[[Any], None]] = []  # of the update's `learners.Result`
         self.jobs: list[Periodically] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
@@ -137,7 +139,9 @@ class LearnerNode:
         is_ready, self.is_over, (waited, num_old, *sums) = self._group.agree(
             is_ready=self._held is not None, wants_end=wants_end, counts=mine
         )
-        self.totals = dict(zip(counts, sums))
+        self.totals = {name: int(total) for name, total in zip(counts, sums)}
+        for job in self.after_agreement:
+            job()
         has_copied, *factors = sums[len(counts) :]
         self.head.factors.update(zip(self.head.factors, factors))
         if has_copied:
@@ -165,8 +169,7 @@ class LearnerNode:
         with self._publisher.updating():
             result = self.learner.update(batch, **self._scheduled())
         self.head.monitor.add_update(result.num_updates, result.metrics, result.chunks)
-        if self.stop.doing == "starting":
-            self.stop.doing = "running"
+        self.stop.doing = "running"
         self.head.note_progress()
         for job in self.after_update:
             job(result)
@@ -201,14 +204,13 @@ class LearnerNode:
         from impala.learning.groups import LearnersDiffer, PeerLost
 
         jobs = [*self.head.jobs(self._log, self._copy), *self.jobs]
-        profiler = Profiler(self._run.folder / "profile") if self._run.profile else None
+        if self._run.profile:
+            self.after_update.append(Profiler(self._run.folder / "profile"))
         try:
             while True:
-                metrics = self.step()
+                self.step()
                 if self.is_over:  # all agreed to end: weights copied from now on would reach the first learner only
                     break
-                if profiler and metrics:
-                    profiler.after_update()
                 for job in jobs:
                     job.maybe_run()
             self._group.check_equal(self._variables())
@@ -220,10 +222,9 @@ class LearnerNode:
 
     def _log(self) -> None:
         columns = {name: value for columns_of in self.columns for name, value in columns_of().items()}
-        counts = {name: int(count) for name, count in self.totals.items()}
         row = self.head.log(
             scheduled=self._scheduled(), fill=self._source.fill(),
-            columns=dict(skipped_updates=self.learner.num_skipped) | columns | counts,
+            columns=dict(skipped_updates=self.learner.num_skipped) | columns | self.totals,
         )  # fmt: skip
         self._source.look(row)
 

@@ -36,7 +36,8 @@ class ReplayNode(WithLearner):
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         learning.counts.append(lambda: dict(inserted_windows=self._num_inserted))
-        learning.jobs += [Periodically(_LOOK_SECONDS, self._look), Periodically(0.0, self._count_frames)]
+        learning.after_agreement.append(self._count_frames)
+        learning.jobs.append(Periodically(_LOOK_SECONDS, self._look))
 
     def _make_source(self, place, table):
         self._source = from_replay(place, table)
@@ -47,7 +48,7 @@ class ReplayNode(WithLearner):
             self._num_inserted = num_inserted - self._first
 
     def _count_frames(self) -> None:
-        """Counts what the learners agreed on with the last batch: all have the same clock, and the same schedules."""
-        total = int(self.learning.totals.get("inserted_windows", 0))
+        """Counts what the learners agreed on: all have the same clock, and the same schedules."""
+        total = self.learning.totals["inserted_windows"]
         self.learning.head.monitor.add_steps(total - self._num_counted)
         self._num_counted = total

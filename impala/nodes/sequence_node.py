@@ -8,7 +8,6 @@ from impala.config import Config
 from impala.nodes.central_node import CentralNode
 from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically
 from impala.types import EnvironmentSpec, Origin
 
 
@@ -34,7 +33,7 @@ class SequenceNode(CentralNode):
         learning = self.learning
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         learning.counts.append(lambda: dict(played_steps=self._num_steps))
-        learning.jobs.append(Periodically(0.0, self._count_frames))
+        learning.after_agreement.append(self._count_frames)
         share = share_of(config)
         say_what_is_there(learning, share.num_fresh * self._info.current_size, share.num_fresh * share.min_size)
 
@@ -75,8 +74,8 @@ class SequenceNode(CentralNode):
             self._num_steps += num_steps
 
     def _count_frames(self) -> None:
-        """Counts what the learners agreed on with the last batch: all have the same clock, and the same schedules."""
-        total = int(self.learning.totals.get("played_steps", 0))
+        """Counts what the learners agreed on: all have the same clock, and the same schedules."""
+        total = self.learning.totals["played_steps"]
         self.learning.head.monitor.add_steps(total - self._num_counted)
         self._num_counted = total
 

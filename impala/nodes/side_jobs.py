@@ -30,7 +30,7 @@ class Profiler:
     def __init__(self, folder: Path):
         self._folder, self._count = folder, 0
 
-    def after_update(self) -> None:
+    def __call__(self, result: object) -> None:
         import tensorflow as tf
 
         self._count += 1
