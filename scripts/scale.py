@@ -91,7 +91,7 @@ def actors(count: int, seconds: float) -> dict:
         path = Path(folder) / "unroll.npz"
         _record(config, path)
         num_processes = min(count, 2 * (os.cpu_count() or 1))
-        shares = [len(range(index, count, num_processes)) for index in range(num_processes)]
+        shares = [list(range(index, count, num_processes)) for index in range(num_processes)]
         answers = SPAWN.Queue()
         workers = [
             SPAWN.Process(target=_act, args=(str(path), table.port, server.address, share, stop, answers))
@@ -131,19 +131,19 @@ def _record(config, path: Path) -> None:
     np.savez(path, **{name: np.asarray(value) for name, value in kept.items()})
 
 
-def _act(path: str, port: int, weights_address: str, count: int, stop, answers) -> None:
-    """Runs `count` actors in threads; answers with the seconds that each fetch of weights took."""
+def _act(path: str, port: int, weights_address: str, indices: list[int], stop, answers) -> None:
+    """Runs actors in threads; answers with the seconds that each fetch of weights took."""
     import reverb
 
     from impala.acting import chunks
     from impala.launching.rpc.client import Client
     from impala.replay import tables
-    from impala.types import Chunk
+    from impala.types import Chunk, Origin
 
     chunk, waits = Chunk(**{name: () for name in Chunk._fields} | dict(np.load(path))), []
 
-    def loop():
-        fetch, version = Client(weights_address, call_timeout=60), -1
+    def loop(actor: int):
+        fetch, version, number = Client(weights_address, call_timeout=60), -1, 0
         sink = chunks.TableSink(
             reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=stop.is_set, max_pending=2
         )
@@ -151,9 +151,12 @@ def _act(path: str, port: int, weights_address: str, count: int, stop, answers) 
             began = time.perf_counter()
             version, _ = fetch.get_weights(version)
             waits.append(time.perf_counter() - began)
-            sink([chunk])
+            origin = chunk.origin.copy()  # the feeder drops what it has seen
+            origin[Origin._fields.index("actor")], origin[Origin._fields.index("seq")] = actor, number
+            sink([chunk._replace(origin=origin)])
+            number += 1
 
-    threads = [threading.Thread(target=loop, daemon=True) for _ in range(count)]
+    threads = [threading.Thread(target=loop, args=[index], daemon=True) for index in indices]
     for thread in threads:
         thread.start()
     stop.wait()
