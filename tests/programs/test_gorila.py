@@ -9,7 +9,6 @@ from impala import config as config_lib
 from impala import lockstep
 from impala.agents import shared
 from impala.learning import server as servers
-from impala.learning.outliers import Outliers
 from impala.nodes import checking, workers, working
 from tests.programs.running import interrupted_and_resumed, rows, run
 
@@ -69,20 +68,6 @@ def test_the_target_is_that_of_a_multiple_of_its_period_on_every_bundle():
     training.close()
     assert sorted(copies) == [0, 30, 60, 90]
     assert any((a != b).any() for a, b in zip(copies[30], copies[60]))
-
-
-def test_a_loss_a_hundred_times_as_large_is_refused_and_leaves_the_statistics_alone():
-    random = np.random.default_rng(0)
-    losses = random.gamma(4.0, 0.25, size=3000)
-    outliers = Outliers(4.0)
-    assert not any(outliers(loss) for loss in losses[:1000]), "the first pass, whatever they are"
-    refused = [outliers(loss) for loss in losses[1000:]]
-    assert sum(refused) < 20
-    assert outliers.mean == pytest.approx(1.0, abs=0.1) and outliers.deviation == pytest.approx(0.5, abs=0.1)
-    before = outliers.mean, outliers.deviation
-    assert outliers(100.0) and outliers(-100.0) and (outliers.mean, outliers.deviation) == before
-    assert not outliers(float("nan")) and not outliers(float("inf")), "the server sees to these"
-    assert not Outliers(None)(1e9)
 
 
 def test_the_server_refuses_an_outlier_and_counts_its_steps_with_the_next_gradient():
