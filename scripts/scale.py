@@ -141,13 +141,14 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], stop, a
     from impala.types import Chunk, Origin
 
     chunk, waits = Chunk(**{name: () for name in Chunk._fields} | dict(np.load(path))), []
+    is_over = threading.Event()  # `stop` has one lock for all processes: who leaves while a thread holds it locks out all
 
     def loop(actor: int):
         fetch, version, number = Client(weights_address, call_timeout=60), -1, 0
         sink = chunks.TableSink(
-            reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=stop.is_set, max_pending=2
+            reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=is_over.is_set, max_pending=2
         )
-        while not stop.is_set():
+        while not is_over.is_set():
             began = time.perf_counter()
             version, _ = fetch.get_weights(version)
             waits.append(time.perf_counter() - began)
@@ -160,6 +161,7 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], stop, a
     for thread in threads:
         thread.start()
     stop.wait()
+    is_over.set()
     answers.put(np.array(waits))
     answers.close()
     answers.join_thread()
