@@ -3,7 +3,7 @@
 
 `actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them,
 and fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and
-does nothing with them. An actor is a thread with clients of its own, several to a process, since a process for each
+does nothing with them. The server is the process of table, weights and feeder. An actor is a thread with clients of its own, several to a process, since a process for each
 would need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
 docs/results/scale/actors.csv.
 
@@ -99,7 +99,7 @@ def actors(count: int, seconds: float) -> dict:
         ]  # fmt: skip
         for worker in workers:
             worker.start()
-        began, taken, counting = None, 0, time.monotonic() + 300
+        began, taken, counting, server = None, 0, time.monotonic() + 300, psutil.Process()
         while began is None or time.monotonic() - began < 10 + seconds:
             batch = feeder.get(timeout_seconds=1.0)
             if batch is None:
@@ -108,8 +108,11 @@ def actors(count: int, seconds: float) -> dict:
             began = began or time.monotonic()
             with publisher.updating():
                 newest[0] += 1
-            taken += batch_size * (time.monotonic() - began >= 10)
-        memory = psutil.Process().memory_info().rss / MB
+            if time.monotonic() - began < 10:
+                before = sum(server.cpu_times()[:2])
+            else:
+                taken += batch_size
+        memory, cpu_seconds = server.memory_info().rss / MB, sum(server.cpu_times()[:2]) - before
         stop.set()
         waits = np.concatenate([answers.get(timeout=60) for _ in workers])
         feeder.stop()
@@ -120,6 +123,7 @@ def actors(count: int, seconds: float) -> dict:
         weights_megabytes=round(sum(array.nbytes for array in arrays) / MB, 2), fetches=len(waits),
         weights_p50_ms=round(1e3 * float(np.median(waits)), 1),
         weights_p99_ms=round(1e3 * float(np.quantile(waits, 0.99)), 1), server_mb=round(memory),
+        server_cpus=round(cpu_seconds / seconds, 2), server_cpu_ms_per_chunk=round(1e3 * cpu_seconds / taken, 2),
     )  # fmt: skip
 
 
