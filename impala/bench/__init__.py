@@ -1,9 +1,9 @@
 """`impala bench`: the rate of each part alone, the machine's bound, and how close the whole comes to it.
 
 A part is a bare call in a process of its own with all cores: the environments' step, one inference of an actor's
-batch, one update on a batch in memory, and where the program has a Reverb table, chunks through it; or, of a replay
-table, windows into it (insert) and out of it (sample), as often as a step is drawn. One agent step costs all of them,
-so the machine can hardly train faster than the bound
+batch, one update on a batch in memory, and where the program has a Reverb table, chunks through it; if that is a replay
+table, windows into it (insert) and out of it (sample), `replay.samples_per_insert` for each. One agent step costs all
+of them, so the machine can hardly train faster than the bound
 
     1 / (1/env + 1/inference + 1/learner + 1/table)      agent steps per second
 
@@ -32,7 +32,7 @@ _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
-_WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all that is learned is replayed
+_WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all data is replayed
 _SEVERAL = {"learners": group.learners_rate}  # in addition, if the configuration has several learners
 
 

@@ -51,15 +51,18 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
 def _gradient(loss, batch, num_parameters: int, with_target: bool) -> Callable[[], int]:
     import tensorflow as tf
 
+    from impala.networks.target import TargetOutputs
+
     shape = [_UNROLL_LENGTH + 1, _BATCH_SIZE]
     logits, value = 0.1 * tf.random.normal([*shape, num_parameters], seed=1), tf.random.normal(shape, seed=2)
-    more = (0.1 * tf.random.normal([*shape, num_parameters], seed=3),) if with_target else ()
+    target = 0.1 * tf.random.normal([*shape, num_parameters], seed=3)
 
     @tf.function(autograph=False)
     def gradient(logits, value):
         with tf.GradientTape() as tape:
             tape.watch([logits, value])
-            total, metrics = loss((logits, value, *more), batch)
+            outputs = TargetOutputs(logits, value, (), (), (), target) if with_target else (logits, value)
+            total, metrics = loss(outputs, batch)
         return tape.gradient(total, [logits, value]), tf.stack(list(metrics.values()))
 
     def call():

@@ -1,4 +1,4 @@
-"""The whole: the program through processes, and lockstep on one core."""
+"""The whole program: in its processes, and in lockstep on one core."""
 
 import os
 import statistics

@@ -8,7 +8,7 @@ _SIZE, _NUM_STEPS = 20_000, 200  # windows of the table; steps that are played o
 
 
 def insertion_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of a lane's environments, played at random, into a Reverb table that holds nobody back."""
+    """Agent steps/s of a lane's environments, played at random, into a Reverb table that never blocks."""
     from impala.bench.parts import rate
 
     server, write, n = _table(config)
@@ -24,7 +24,7 @@ def insertion_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def sampling_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s whose share of batches is drawn from a full table: `replay.samples_per_insert` windows for each."""
+    """Agent steps/s that drawing from a full table allows, at `replay.samples_per_insert` draws per transition."""
     from impala.bench.parts import rate
     from impala.replay import datasets, tables, windows
 
