@@ -2,14 +2,15 @@
 """How far one table, one learner's weights and Ray's placement reach: scripts/scale.py actors, or cluster.
 
 `actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them,
-and fetch weights of Pong's size before each; one learner's feeder makes batches of what comes, on the same cores, and
-does nothing with them. The server is the process of table, weights and feeder. An actor is a thread with clients of its own, several to a process, since a process for each
-would need 400 MB: what is measured is the table, the wire and the server of weights, not environments. Writes
-docs/results/scale/actors.csv.
+and fetch weights of Pong's size before each, or with --chunks-per-fetch 32 as often as an actor of 32 environments.
+One learner's feeder makes batches of what comes, on the same cores, and does nothing with them. The server is the
+process of table, weights and feeder. An actor is a thread with clients of its own, several to a process, since a
+process for each would need 400 MB: what is measured is the table, the wire and the server of weights, not environments.
+Writes docs/results/scale/actors_1.csv, or _32.
 
-`cluster`: N stand-ins for nodes, processes that do nothing, on Ray hosts of this machine; the seconds until all run,
-until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Writes
-docs/results/scale/cluster.csv.
+`cluster`: N stand-ins for nodes, processes that do nothing, on two Ray hosts of this machine; the seconds until all
+run, until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Ray takes
+170 MB for each. Writes docs/results/scale/cluster.csv.
 """
 
 import argparse
@@ -31,35 +32,38 @@ MB, SPAWN = 1e6, multiprocessing.get_context("spawn")
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["actors", "cluster"])
-    parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100,200")
+    parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of actors")
+    parser.add_argument("--chunks-per-fetch", type=int, default=1, help="of an actor's weights")
     options = parser.parse_args()
-    measure, default = {"actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100,200")}[options.what]
+    measure, default = {"actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100")}[options.what]
     rows = []
     for count in (options.counts or default).split(","):
         answer, telling = SPAWN.Pipe(duplex=False)
-        process = SPAWN.Process(target=_tell, args=(telling, measure, int(count), options.seconds))
+        more = (options.seconds, options.chunks_per_fetch) if measure is actors else ()
+        process = SPAWN.Process(target=_tell, args=(telling, measure, int(count), *more))
         process.start()  # one for each: neither Reverb's server nor Ray's is ever quite gone from a process
         telling.close()
         rows.append(answer.recv())
         process.kill()
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{options.what}.csv").open("w", newline="") as file:
+    name = f"actors_{options.chunks_per_fetch}" if measure is actors else "cluster"
+    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _tell(telling, measure, count: int, seconds: float) -> None:
-    telling.send(measure(count, seconds))
+def _tell(telling, measure, *what) -> None:
+    telling.send(measure(*what))
     time.sleep(60)  # the parent ends it
 
 
 # --- actors at one table
 
 
-def actors(count: int, seconds: float) -> dict:
+def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
     """Measures `count` actors for `seconds`, after a start of ten."""
     import reverb
 
@@ -94,7 +98,9 @@ def actors(count: int, seconds: float) -> dict:
         shares = [list(range(index, count, num_processes)) for index in range(num_processes)]
         answers = SPAWN.Queue()
         workers = [
-            SPAWN.Process(target=_act, args=(str(path), table.port, server.address, share, stop, answers))
+            SPAWN.Process(
+                target=_act, args=(str(path), table.port, server.address, share, chunks_per_fetch, stop, answers)
+            )
             for share in shares
         ]  # fmt: skip
         for worker in workers:
@@ -135,7 +141,7 @@ def _record(config, path: Path) -> None:
     np.savez(path, **{name: np.asarray(value) for name, value in kept.items()})
 
 
-def _act(path: str, port: int, weights_address: str, indices: list[int], stop, answers) -> None:
+def _act(path: str, port: int, weights_address: str, indices: list[int], chunks_per_fetch: int, stop, answers) -> None:
     """Runs actors in threads; answers with the seconds that each fetch of weights took."""
     import reverb
 
@@ -145,7 +151,7 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], stop, a
     from impala.types import Chunk, Origin
 
     chunk, waits = Chunk(**{name: () for name in Chunk._fields} | dict(np.load(path))), []
-    is_over = threading.Event()  # `stop` has one lock for all processes: who leaves while a thread holds it locks out all
+    is_over = threading.Event()  # exiting while a thread holds the lock of `stop` would lock out the other processes
 
     def loop(actor: int):
         fetch, version, number = Client(weights_address, call_timeout=60), -1, 0
@@ -153,9 +159,10 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], stop, a
             reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=is_over.is_set, max_pending=2
         )
         while not is_over.is_set():
-            began = time.perf_counter()
-            version, _ = fetch.get_weights(version)
-            waits.append(time.perf_counter() - began)
+            if number % chunks_per_fetch == 0:
+                began = time.perf_counter()
+                version, _ = fetch.get_weights(version)
+                waits.append(time.perf_counter() - began)
             origin = chunk.origin.copy()  # the feeder drops what it has seen
             origin[Origin._fields.index("actor")], origin[Origin._fields.index("seq")] = actor, number
             sink([chunk._replace(origin=origin)])
@@ -175,9 +182,8 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], stop, a
 # --- nodes on a cluster
 
 
-def cluster(count: int, seconds: float) -> dict:
-    """Measures `count` stand-ins on three hosts, one of which is lost."""
-    del seconds
+def cluster(count: int) -> dict:
+    """Measures `count` stand-ins on two hosts, one of which is lost."""
     import impala.launching  # noqa: F401, isort: skip
     import launchpad as lp
     import ray
