@@ -32,7 +32,7 @@ _DEFAULTS = {"atari": _ATARI, "minatar": _MINATAR}  # by the part of the name be
 
 
 class Evaluation(NamedTuple):
-    """Mean score, half of its 95 % interval, and the scores."""
+    """Mean score, half the width of its 95 % interval, and the scores."""
 
     mean: float
     half_interval: float
@@ -51,7 +51,7 @@ def _name_of(environment) -> str:
 
 
 def _not_of_this_process(name: str) -> str | None:
-    """Returns an error if `name` is of an environment that was handed in to another process, else None."""
+    """Returns an error if the environment `name` was handed in to another process, else None."""
     from impala.environments import handed_in
 
     if name.startswith(handed_in.PREFIX) and environments.check_name(name):
@@ -137,7 +137,7 @@ class Impala:
         If a run's newest checkpoint is damaged, the one before it is taken, with a line on stderr.
 
         Args:
-          environment: the class or function that the agent was made with, if it was one: files hold names only.
+          environment: the class or function that the agent was made with, if any: files hold names only.
 
         Raises:
           ConfigError: there is no agent at `path`, or its environment has to be handed in again.

@@ -1,4 +1,4 @@
-"""The command line: `impala train | evaluate | export | compare | bench | plot | runs | doctor`."""
+"""The command line: `impala train`, evaluate, export, compare, bench, plot, runs, rollback, doctor, cluster."""
 
 import argparse
 import contextlib
@@ -156,7 +156,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         options.config = str(shipped.path_of(word, _SHIPPED[options.name](), "--config"))
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
-    if options.command in (train, compare, bench, cluster):  # the rest are keys, but for what may be a mistyped option
+    if options.command in (train, compare, bench, cluster):  # the rest are keys, or mistyped options
         wrong = [word for word in rest if difflib.get_close_matches(word, known, cutoff=0.75)]
     else:
         wrong = [word for word in rest if word.startswith("-")] or rest
@@ -201,7 +201,7 @@ def _configuration(path: str | None, rest: list[str], default: dict) -> config_l
 
 
 def _add_cluster(add) -> None:
-    """Adds the command `cluster` and its options, by a function that adds a command."""
+    """Adds the command `cluster` and its options; `add` is `_parser`'s function that adds a command."""
     one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
     one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
     one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")

@@ -6,7 +6,7 @@ from pathlib import Path
 from impala import config as config_lib
 from impala.monitoring import evaluations, scores
 
-_FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # Atari's own speed at an action repeat of 4; about the longer side
+_FRAMES_PER_SECOND, _PICTURE_PIXELS = 15, 420  # real time at an action repeat of 4; the longer side, about
 
 
 def load_network(folder: Path, config: config_lib.Config, *, best: bool = False):

@@ -1,10 +1,10 @@
-"""The whole river in one process and one thread: deterministic, with an exact policy lag.
+"""The README's river in one process: deterministic, with an exact policy lag.
 
     actor (weights of k updates ago) → chunks in memory → learner → weights
 
 Made of the same stations as the distributed programs, placed as in the configured one. The fresh part of a batch is one
-unroll of every environment; that of update u was acted by weights version max(0, u − k), exactly. With
-`replay.fraction` f there are (1 − f) B environments, and f B more chunks are drawn uniformly from the newest
+unroll of every environment; after u updates, the next batch's was played with weights version max(0, u − k), exactly.
+With `replay.fraction` f there are (1 − f) B environments, and f B more chunks are drawn uniformly from the newest
 `replay.size`, which include this update's. Several tasks share the environments equally. Same seed, same weights, bit
 for bit on one machine.
 """
@@ -134,12 +134,12 @@ class Lockstep:
 
 
 class ReplayLockstep:
-    """The same for an agent that replays: acts `batch_size / samples_per_insert` steps an update, in this thread.
+    """The same for an agent that replays: plays `config.steps_per_update` steps for each update, in this thread.
 
     Windows, or sequences, are kept in memory. The network that learns also acts, so decisions use the weights of the
-    last update. The first update comes once `replay.min_size` transitions are stored. Where a program draws by
-    priority, all its actors' environments are played here, each with its own ε, and new priorities are there before the
-    next draw; without `replay.samples_per_insert` each transition is trained on once on average.
+    last update. The first update comes once `replay.min_size` transitions are stored. The environments of all actors
+    are played here. Where a program draws by priority, each has its own ε, and new priorities are set before the next
+    draw; without `replay.samples_per_insert` each transition is trained on once on average.
 
     Args:
       config: of a training run with a replay table.
@@ -218,13 +218,13 @@ class ReplayLockstep:
 
 
 class ServedLockstep:
-    """The same for a program whose gradients travel: its `actor.num_actors` workers take turns, with one server.
+    """The same for a program with a parameter server: its `actor.num_actors` workers take turns.
 
     A worker plays an unroll, differentiates, and takes the server's parameters. From the second round on, each gradient
     of W workers is W − 1 updates stale, exactly. With a barrier all gradients of a round make one update.
 
     Args:
-      config: of a training run with a parameter server, whose shards are one here.
+      config: of a training run with a parameter server, which has one shard here.
     """
 
     def __init__(self, config: Config):
@@ -291,7 +291,7 @@ class ServedLockstep:
 def of(config: Config):
     """Returns the configured program in lockstep.
 
-    `Lockstep`; `ReplayLockstep` if it trains on replay alone, `ServedLockstep` if gradients travel.
+    `Lockstep`; `ReplayLockstep` if it trains on replay alone, `ServedLockstep` if it has a parameter server.
     """
     if config.has_use_for("server.num_shards"):
         return ServedLockstep(config)

@@ -1,6 +1,6 @@
-"""A user's own part, `package.module:name` where a word of a shelf could stand: found, called, and told apart by hash.
+"""A user's own part, named `package.module:name` in place of a built-in word: loaded, called, identified by a hash.
 
-Every process that needs it imports it, from the current folder too. Who names a module trusts it: its code runs.
+Every process that needs it imports it, from the current folder too. Name only modules you trust: their code runs.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def call(function: Callable, **arguments) -> Any:
 
 
 def file_and_hash(word: str) -> str:
-    """Returns the file of `word`'s module and the start of its SHA-256; says so where there is no file to be found."""
+    """Returns the file of `word`'s module and the start of its SHA-256, or "of no file" if there is none."""
     try:
         found = importlib.util.find_spec(word.partition(":")[0])
         path = Path(found.origin)

@@ -14,7 +14,7 @@ def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) ->
 
     Args:
       x_t: [T, B].
-      decay_t: [T, B], what y_{t+1} is multiplied with.
+      decay_t: [T, B], what y_{t+1} is multiplied by.
       initial: [B], y_T.
 
     Returns:

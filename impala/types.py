@@ -68,7 +68,7 @@ class EnvironmentSpec(NamedTuple):
 
     observation: one single observation (one frame where frames are stacked). actions: what may be done in it.
     num_stacked: k, the frames a network sees at once. frames_per_step: emulator frames per agent step (action repeat).
-    parts: of a dict or tuple observation, which is flattened into one array: name and spec of each, in their order.
+    parts: name and spec of each part, in order, of a dict or tuple observation, which is flattened into one array.
     """
 
     name: str
@@ -116,13 +116,13 @@ class Environment(Protocol):
         """Frees the environments' resources."""
 
 
-MOST_INCARNATIONS = 2**20  # of a run; a lane's life has room for 21 bits: acting/remote.py
+MOST_INCARNATIONS = 2**20  # of a run; `LaneId.life` keeps one in 21 bits: acting/remote.py
 
 
 class Origin(NamedTuple):
     """Where a chunk comes from; kept as one int64 vector in the chunk.
 
-    run is the run's seed; incarnation numbers its launches, and the actors that were started again, since both begin
+    run is the run's seed; incarnation numbers its launches and the restarts of single nodes, after which seq begins
     anew; seq counts the chunks of one environment. task is the index of what is played, 0 where a run has one task.
     """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Kills or freezes a random node of a local run now and then: scripts/kill_at_random.py runs/soak --every 300
 
-What was done to whom is appended to kills.csv in the run's folder, beside the launcher's restarts.csv, which says what
-became of it.
+Each kill or freeze is appended to kills.csv in the run's folder; the launcher's restarts.csv, beside it, says what
+became of the node.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def nodes_of(run: Path) -> dict[str, psutil.Process]:
-    """Returns the processes of a run's nodes by name, found as children of who holds the run's lock."""
+    """Returns the processes of a run's nodes by name, found as children of the process that holds the run's lock."""
     launcher = psutil.Process(int(re.search(r"process (\d+)", (run / "lock").read_text())[1]))
     return {child.name(): child for child in launcher.children() if re.fullmatch(r"[a-z]+/\d+", child.name())}
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Central inference by TensorFlow's own RPC, a way that was not taken: scripts/serve_by_tensorflow.py.
+"""Central inference by TensorFlow's own RPC, an alternative that was not adopted: scripts/serve_by_tensorflow.py.
 
 Writes docs/results/bench/tensorflow_rpc.json: decisions per second of the bare network in batches of one lane, of a
 `tf.function` that is registered as it is, and of one whose requests TensorFlow's batch function puts together. A
-request is one lane's frames; nothing is remembered of its environments: the frame itself makes up the stack. Otherwise
-as `impala bench --config configs/seed_pong.yaml`, with which to compare, on an otherwise idle machine.
+request is one lane's frames; the server keeps no state of the environments, and repeats the frame to fill the stack.
+Otherwise as `impala bench --config configs/seed_pong.yaml`, with which to compare, on an otherwise idle machine.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""The whole river at once: determinism, exact lag, exact counts, and learning."""
+"""Actors, queue and learner in one process: determinism, exact lag, exact counts, and learning."""
 
 import itertools
 import time

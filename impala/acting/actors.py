@@ -22,7 +22,7 @@ class Actor:
       sync_weights: called at the start of every unroll, before its first action; brings the policy up to date and
         returns the version it acts with.
       unroll_length: T.
-      origin: of the first chunk of the first environment; `Episode`s take from it where they were played.
+      origin: of the first chunk of the first environment; its actor, environment and task go into `Episode`s.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Actor:
                 with account.part("inference"):
                     decision = policy.decide()
                 with account.part("environment"):
-                    environment.send(decision.action)  # many environments take the whole step here
+                    environment.send(decision.action)  # most kinds of environment do the whole step here
                 if not policy.decides_elsewhere:
                     yield finished
                 with account.part("environment"):

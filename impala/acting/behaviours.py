@@ -1,4 +1,4 @@
-"""How an agent acts: from its network's outputs for a state to an action, and what is kept of both to train on."""
+"""How an agent acts: from its network's outputs for a state to an action, and what is kept of it for training."""
 
 from collections.abc import Callable
 from typing import NamedTuple

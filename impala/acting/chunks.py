@@ -84,7 +84,7 @@ class UnrollWriter:
 
 
 class InTurn:
-    """Hands chunks to several sinks in turn; in each of them `seq` counts an environment's chunks from 0."""
+    """Hands chunks round-robin to several sinks; in each of them `seq` counts an environment's chunks from 0."""
 
     def __init__(self, sinks: Sequence["TableSink"]):
         self._sinks, self._num_chunks = sinks, 0
@@ -108,7 +108,7 @@ class InTurn:
 
 
 class TableSink:
-    """Writes chunks into Reverb tables: one step a chunk, one item in each table. A full queue blocks the caller.
+    """Writes each chunk as one Reverb step, and as one item in each table. A full queue blocks the caller.
 
     Args:
       client: a `reverb.Client`.

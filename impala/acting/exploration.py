@@ -20,7 +20,7 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
     return base ** (1.0 + exponent * np.arange(num_actors) / max(1, num_actors - 1))
 
 
-_LEAST = 1e-6  # of a probability whose logarithm is kept
+_LEAST = 1e-6  # lower bound of a probability whose logarithm is kept
 
 
 def epsilon_greedy(
@@ -55,7 +55,7 @@ def epsilon_greedy(
 def gaussian(actions: Continuous, num_features: int, sigma: Callable[[], float | np.ndarray]) -> Behaviour:
     """Takes the policy's action with independent Gaussian noise on each dimension, clipped to [−1, 1].
 
-    Keeps the observation [F] and the action, by which the action's value can be asked for later.
+    Keeps the observation [F] and the action, so that the action's value can be computed later.
 
     Args:
       sigma: returns σ, or one for each environment, [N]; called at every decision.

@@ -27,7 +27,7 @@ class Gatherer:
       outputs: the network, (window [k, N, …], is_first [1, N], …) → arrays [N, …].
       max_environments: largest N of a batch; one caller's environments are never divided.
       timeout_seconds: how long the first caller waits for others.
-      num_at_once: batches that may be computed at the same time: with a small network, one fills the gaps in which
+      num_at_once: batches that may be computed at the same time: with a small network, one uses the cores while
         another's threads wait for each other.
     """
 
@@ -70,7 +70,7 @@ class Gatherer:
 
     @contextlib.contextmanager
     def paused(self):
-        """Computes no batch during the block, which may change the network's weights."""
+        """Computes no batch during the block, so that the block can change the network's weights."""
         with self._pausing:
             for _ in range(self._num_at_once):
                 self._computing.acquire()
@@ -124,7 +124,7 @@ def compute_together(outputs: Outputs, requests: list[tuple[np.ndarray, ...]]) -
     """Calls `outputs` once for the inputs of several requests; returns each one's rows."""
     if len(requests) == 1:
         return [outputs(*requests[0])]
-    # Environments are the second axis of window, is_first, last action and last reward, the first of a core state.
+    # The environments' axis: 1 in window, is_first, last action and last reward, 0 in a core state.
     columns = zip([1, 1, 1, 1, 0], zip(*requests))
     rows = outputs(*(np.concatenate(parts, axis=axis) for axis, parts in columns))
     ends = np.cumsum([is_first.shape[1] for _, is_first, *_ in requests])[:-1]

@@ -20,7 +20,7 @@ class Lanes:
 
     Every request takes effect once: a client that got no answer repeats its request under the same number and gets the
     same decision; the step is not counted twice. If a lane is unknown, its client has restarted, or a decision failed,
-    the lane begins like an episode, whatever the step says; its unfinished unrolls are dropped and counted.
+    the step is taken as an episode's first, whatever it says; the lane's unfinished unrolls are dropped and counted.
 
     Args:
       make_policy: (lane, number of environments) → `Policy`, around a `Gatherer` that the lanes share.
@@ -49,9 +49,9 @@ class Lanes:
           number: of the request, one more than the lane's last.
 
         Raises:
-          Refused: the lane has another request under way, has a different number of environments than before or those
-            of another lane, or is already in a later life; the number is not the next one; or the step does not fit
-            the spec, or is not finite.
+          Refused: another request of the lane is under way; its number of environments has changed; some of them belong
+            to another lane; a later life of it has begun; `number` is not the next one; or the step does not fit the
+            spec, or is not finite.
         """
         self._check(lane, step)
         with self._lock:
@@ -68,7 +68,7 @@ class Lanes:
             decision, episodes = (kept.decision, []) if is_repeated and kept.decision is not None else kept.step(step)
         except Refused:
             raise
-        except BaseException:  # unknown how far the step got: the client's next request begins anew
+        except BaseException:  # how far the step got is unknown, so the lane is reset
             with self._lock:
                 if self._lanes.get(lane[:2]) is kept:
                     self.num_dropped_unrolls += kept.begin_anew()
@@ -93,7 +93,7 @@ class Lanes:
                 if other.life >= lane.life:
                     raise Refused(f"{lane}: environments {key[1]} to {other.end - 1} are another lane's")
                 self.num_dropped_unrolls += self._lanes.pop(key).num_unfinished_unrolls
-        if kept is None and number > 0 and (number - 1) % self._unroll_length:  # unrolls begun at an earlier server
+        if kept is None and number > 0 and (number - 1) % self._unroll_length:  # unrolls that an earlier server began
             self.num_dropped_unrolls += num_environments
         policy, writer = self._make_policy(lane, num_environments), self._make_writer(lane, num_environments)
         self._lanes[lane[:2]] = Lane(lane, policy, writer, num_environments, number, self._unroll_length)
@@ -105,7 +105,7 @@ class Lanes:
 
 
 class Lane:
-    """The state of one lane in one life: `Actor.steps`, turned inside out.
+    """The state of one lane in one life: what `Actor.steps` does in a loop, done request by request.
 
     Args:
       lane: its name.
@@ -159,7 +159,7 @@ class Lane:
             step = step._replace(is_first=np.ones_like(step.is_first), reward=np.zeros_like(step.reward))
         self._policy.observe(step)
         if last is not None:
-            self._t += 1  # before `append`, which a full queue may block: the unroll it completes is not lost
+            self._t += 1  # before `append`, which may block: the unroll it completes does not count as dropped
             self._writer.append(last, step)
             episodes = self._scores.add(step, int(np.max(last.version, initial=0)))
             is_partial, self._is_partial = self._is_partial, self._is_partial & ~step.is_last

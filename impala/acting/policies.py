@@ -1,4 +1,4 @@
-"""From a step to an action, and what must be kept of it to train on it later."""
+"""From a step to an action, and to what must be kept of that decision for training."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ class Decision(NamedTuple):
 
 
 # (window [k, N, …], is_first [1, N]) → `Behaviour.numbers`, [N, …] each; with a core
-# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (*numbers, core_state);
-# and, last, the version [N] where the weights may change from step to step.
+# (window, is_first, last_action [1, N], last_reward [1, N], core_state [N, …]) → (*numbers, core_state).
+# Where the weights may change from step to step, their version [N] comes last.
 Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
@@ -37,7 +37,7 @@ class Policy:
     """
 
     core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
-    decides_elsewhere = False  # if True, `observe` asks, and other lanes run until `decide`
+    decides_elsewhere = False  # if True, `observe` sends the request, and other lanes run until `decide`
 
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int,

@@ -22,7 +22,7 @@ class Predictors:
       outputs: the network, as in `Gatherer`; called by several threads at once.
       max_environments: largest N of a batch; one request's environments are never divided.
       num_threads: N_P.
-      queue_size: most requests that wait; when it is full, callers wait for room.
+      queue_size: maximum number of requests that wait; when it is full, callers wait for room.
     """
 
     _SLICE_SECONDS = 0.2

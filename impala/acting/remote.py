@@ -32,7 +32,7 @@ class LaneId(NamedTuple):
 
     @property
     def incarnation(self) -> int:
-        """The launch that the life began in."""
+        """The incarnation of the client's process; see `types.Origin`."""
         return self.life >> _LIFE_BITS
 
 
@@ -67,7 +67,7 @@ Fields = list[tuple[tuple[int, ...], np.dtype]]  # (shape, dtype) of each array
 
 
 def decision_fields(spec: EnvironmentSpec, num_environments: int) -> tuple[Fields, Fields]:
-    """Returns the fields of a `Step`, and of what is sent of the `Decision` on it: action and version."""
+    """Returns the fields of a `Step`, and those of the answer to it: the `Decision`'s action and version."""
     n, (shape, dtype), (action_shape, action_dtype) = num_environments, spec.observation, spec.actions.array
     numbers, bools = ((n,), np.float32), ((n,), np.bool_)
     return (
@@ -118,7 +118,7 @@ class Client:
     Asks as soon as a step is observed, so that the answer is computed while the actor does other work.
 
     Args:
-      request: (number, *step) → pending action and version; it repeats what is lost on the way.
+      request: (number, *step) → pending action and version; repeats messages that are lost.
       should_stop: called while waiting for an answer; True raises `Stopped`.
     """
 
@@ -169,10 +169,10 @@ class Network:
 
 
 class Sink:
-    """Hands the chunks of an unroll to a queue in another process; they may be in flight while the next one is acted.
+    """Hands the chunks of an unroll to a queue in another process; they may be in flight while the next one is played.
 
     Args:
-      request: (list of chunks, each the tuple of its fields) → pending until there was room for them.
+      request: (list of chunks, each the tuple of its fields) → `Pending`, done once there was room for them.
       should_stop: see `Client`.
     """
 

@@ -1,4 +1,4 @@
-"""From steps to sequences for agents with a core that replay (R2D2, Kapturowski et al. 2019, section 2.3).
+"""From steps to sequences, for recurrent agents with replay (R2D2, Kapturowski et al. 2019, section 2.3).
 
     ├─ burn-in ─┼────── T ──────┤
     ·           ├─ burn-in ─┼────── T ──────┤      a sequence begins with each unroll of the actor: every `period` steps
@@ -42,7 +42,7 @@ class SequenceWriter(WindowWriter):
         self._num_steps, self._last, self._ended = 0, None, False
 
     def start(self, window: np.ndarray, step: Step, previous_action, weights_version: int, core_state=()) -> None:
-        """See `chunks.Writer`; where `step` did not follow what was appended before, all that was begun is dropped."""
+        """See `chunks.Writer`; if `step` is not the one appended last, all sequences in progress are dropped."""
         if step is not self._last:
             self._ended = False
             for begun in (self._begun, self._states, self._kept, self._steps):
@@ -50,7 +50,7 @@ class SequenceWriter(WindowWriter):
         super().start(window, step, previous_action, weights_version, core_state)
         self._last, memory = step, {}
         if not isinstance(core_state, tuple):
-            action = self._no_action + previous_action  # which may be 0 for all
+            action = self._no_action + previous_action  # a new array; `previous_action` may be the number 0
             action[step.is_first] = 0
             memory = dict(core_state=core_state, previous_action=action, previous_reward=step.reward)
         self._begun.append(_Begun(self._num_steps, memory))
@@ -60,7 +60,7 @@ class SequenceWriter(WindowWriter):
         self._last = step
 
     def _write(self, step: Step, action: np.ndarray, kept) -> None:
-        """Writes a step; the one that ends a sequence also has what was known where it began."""
+        """Writes a step; the last one of a sequence also carries the `memory` of its first."""
         if self._states:  # not while `start` writes the first stack of frames, to which no transition leads
             self._num_steps += 1
         self._ended = bool(self._begun) and self._num_steps - self._begun[0].at == self._length

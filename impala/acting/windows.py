@@ -18,7 +18,7 @@ from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, Step
 
 
 class Played(NamedTuple):
-    """A window of T transitions of N environments, as an agent needs it to say how much may be learned from it."""
+    """A window of T transitions of N environments, from which an agent computes its priority."""
 
     r_t: np.ndarray  # [T, N]
     discount_t: np.ndarray  # [T, N]
@@ -85,7 +85,7 @@ class WindowWriter:
 
     def append(self, decision: Decision, step: Step) -> None:
         self._version = int(np.max(decision.version, initial=self._version))
-        if self._prioritise:  # the decision is the one in the last state of windows that ended with the last step
+        if self._prioritise:  # windows that ended with the previous step waited for this decision in their last state
             self._kept.append(decision.kept)
             self._end_windows()
         self._write(step, decision.action, {name: decision.kept[index] for name, index in self._columns.items()})
@@ -132,7 +132,7 @@ class TableWindows:
 
     Args:
       client: a `reverb.Client`.
-      lengths: how many of the newest steps a window holds of each column; only the last one of a column not named.
+      lengths: by column, how many of the newest steps a window holds; of other columns, it holds the last value only.
       should_stop: asked twice a second while the rate limiter blocks the writer; True abandons the wait.
       max_pending: windows of each environment that may be in flight when a call returns.
     """

@@ -1,4 +1,4 @@
-"""What is learned, choose one: heads, how actions are chosen and what is kept of them, the loss, jobs after an update.
+"""What is learned; choose one agent: heads, choice of actions and what is kept of them, loss, jobs after an update.
 
 An agent is a module of this folder. It never asks in which process something happens, and has
 
@@ -10,12 +10,12 @@ An agent is a module of this folder. It never asks in which process something ha
     make_schedules(config, total_frames)                frames → keyword arguments of `Learner.update`
     EXPLORES_BEYOND_ITS_POLICY                          whether `target_return` looks at evaluations
 
-One that learns from a replay table alone also has
+One that explores beyond its policy also has what its programs, named in brackets, use of these:
 
-    make_exploration(config, spec)                      frames → how much the only actor explores (programs/dqn.py)
+    make_exploration(config, spec)                      frames → how much all lanes explore (programs/dqn.py, gorila.py)
     make_ladder(config, count=…)                        how much each environment explores (programs/apex.py), [N]
     make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)
-    EXPLORATION                                         the column of metrics that says so
+    EXPLORATION                                         the metrics column that shows it
 
 and, if its windows are sequences,
 
@@ -25,14 +25,14 @@ One whose gradients may be computed in one process and applied in another also h
 
     make_differentiator(config, network)                `learning.differentiators.Differentiator` (programs/a3c.py)
 
-and may have, if an iteration's unrolls make several batches, or workers share numbers beside parameters,
+and may have, if an iteration's unrolls make several batches, or workers share more than parameters,
 
     make_batches(config, network, spec, index, incarnation)   `learning.epochs.Epochs` of a worker (programs/dppo.py)
     make_statistics(config, spec)                       `learning.statistics.Statistics`
-    use_statistics(network, statistics, state)          gives the network what it takes of them
+    use_statistics(network, statistics, state)          gives the network those that it uses
 
 To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
-keep it to yourself, as a module, class instance or namespace of `agent.name: package.module:name`.
+keep it in a package of your own, as a module, class instance or namespace: `agent.name: package.module:name`.
 """
 
 import importlib
@@ -56,10 +56,10 @@ def of(config: Config) -> Any:
 def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, count: int | None = None):
     """Returns the `acting.behaviours.Behaviour` of environments that step together, numbered over all actors.
 
-    Where each explores with a constant of its own, theirs are rungs of the agent's ladder.
+    Where each explores with its own constant, these take theirs from the agent's `make_ladder`.
 
     Args:
-      first: of these environments.
+      first: number of the first of these environments.
       count: of all environments; by default those of all actors.
     """
     agent = of(config)
@@ -70,9 +70,9 @@ def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, c
 
 
 def exploration_columns(config: Config) -> list:
-    """Returns a source of one column of metrics: how much all environments explore on average.
+    """Returns a list of one function, which returns a metrics column: the environments' mean exploration constant.
 
-    Returns none where environments do not explore with constants of their own.
+    Returns [] where environments have no exploration constants of their own.
     """
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):

@@ -16,7 +16,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
     """Refuses settings that do not fit together.
 
     Raises:
-      ConfigError: the torso does not take the environment's observations, or the correction its actions.
+      ConfigError: the torso does not take the environment's observations, or the correction does not take its actions.
     """
     shared.check_torso(config.network.torso, spec)
     _check_actions(config.loss.correction, spec)
@@ -103,7 +103,7 @@ def _jobs_after_update(config: Config, network) -> list[Callable]:
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
     """Returns frames → keyword arguments of `Learner.update`.
 
-    The schedules end at `learner.learning_rate_frames` if it is set, else at `total_frames`, by default the configured.
+    The schedules end at `learner.learning_rate_frames` if it is set, else at `total_frames`, by default `config`'s.
     """
     from impala.learning.optimizers import SCHEDULES
 

@@ -45,7 +45,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
 def make_behaviour(
     config: Config, spec: EnvironmentSpec, *, greedy: bool = False, explore: Callable[[], float] | None = None
 ):
-    """Makes the configured `acting.behaviours.Behaviour`; without `explore`, the σ of its noise, it adds none."""
+    """Makes the configured `acting.behaviours.Behaviour`; `explore` returns the σ of its noise, by default 0."""
     from impala.acting import exploration
 
     num_features = int(np.prod(spec.observation.shape))

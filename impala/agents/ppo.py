@@ -15,7 +15,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
     """Refuses settings that do not fit together.
 
     Raises:
-      ConfigError: the torso does not take the environment's observations, or no moments of these can be kept.
+      ConfigError: the torso does not take the environment's observations, or stacked frames are to be normalised.
     """
     shared.check_torso(config.network.torso, spec)
     if config.agent.normalise_observations and spec.num_stacked > 1:
@@ -34,7 +34,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
 
 
 def make_learner(config: Config, network, *, group=None):
-    """Composes both halves of an update by one of `make_batches`' batches, which in a run lie in two processes."""
+    """Composes a learner for `make_batches`' batches; in a run, worker and server each do one half of its update."""
     from impala.learning import learners
 
     return learners.Learner(
@@ -62,7 +62,7 @@ def make_loss(config: Config, network):
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:
-    """Returns frames → what changes: as `agents.actor_critic` has it, and the clip."""
+    """Returns frames → keyword arguments of an update: those of `agents.actor_critic`, and the clip."""
     from impala.learning.optimizers import SCHEDULES
 
     schedules = actor_critic.make_schedules(config, total_frames)
@@ -87,7 +87,7 @@ def make_statistics(config: Config, spec: EnvironmentSpec):
 
 
 def use_statistics(network, statistics, state) -> None:
-    """Gives a network what it takes of the statistics."""
+    """Gives the network the moments of observations, if it normalises by them."""
     if statistics.num_features:
         network.assign(*statistics.observation_moments(state))
 

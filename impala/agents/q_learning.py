@@ -60,7 +60,7 @@ def make_behaviour(
 
 
 def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
-    """Returns frames → ε of the only actor: constant until the first update, then linear, then constant."""
+    """Returns frames → ε, one for all environments: constant until the first update, then linear, then constant."""
     agent, begin = config.agent, config.replay.min_size * spec.frames_per_step
 
     def epsilon(frames: int) -> float:

@@ -1,6 +1,6 @@
-"""Action values learned from unrolls, as the actor-critic is: the Q-based corrections on the same chunks.
+"""Action values learned from the same unrolls as the actor-critic, with a Q-based correction.
 
-Chunks are of a behaviour policy that is some updates old, or replayed; `loss.correction` says what is made of that
+Chunks come from a behaviour policy some updates old, or from replay; `loss.correction` says how that is corrected
 (Munos et al. 2016, arXiv:1606.02647). Every environment of all actors explores with its own constant ε.
 """
 

@@ -15,7 +15,7 @@ make_schedules = shared.make_schedules
 
 
 def length(config: Config) -> int:
-    """Returns the transitions of a sequence, those of burn-in included."""
+    """Returns the number of transitions in a sequence, burn-in included."""
     return config.agent.burn_in + config.learner.unroll_length
 
 

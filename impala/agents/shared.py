@@ -10,7 +10,7 @@ from impala.types import Chunk, EnvironmentSpec
 
 
 def check_torso(torso: str, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError if a torso of the shelf does not take the environment's observations."""
+    """Raises ConfigError if a built-in torso does not take the environment's observations."""
     if own.is_own(torso):
         return
     shape = spec.observation.shape
@@ -61,7 +61,7 @@ def make_statistics(config: Config, spec: EnvironmentSpec):
 
 
 def use_statistics(config: Config, network, statistics, state) -> None:
-    """Gives a network what it takes of the statistics, if it takes any."""
+    """Gives a network those statistics that it uses, if any."""
     from impala import agents
 
     if statistics.size:
@@ -69,7 +69,7 @@ def use_statistics(config: Config, network, statistics, state) -> None:
 
 
 def make_batches(config: Config, network, spec: EnvironmentSpec, index: int, incarnation: int):
-    """Returns what makes a worker's batches of an iteration's unrolls; of most agents these are one, used once."""
+    """Returns what makes a worker's batches of an iteration's unrolls; for most agents a single batch, used once."""
     from impala import agents
 
     agent = agents.of(config)

@@ -1,4 +1,4 @@
-"""Frozen, validated configuration: one small model per station, composed in `Config`; YAML in, command line over it.
+"""Frozen, validated configuration: one small model per station, composed in `Config`; the command line overrides YAML.
 
 Imports neither TensorFlow nor a station, so that wrong usage is refused at once. Numbers that follow from others
 (frames per update, chunk sizes, disk bounds) are properties, never set.

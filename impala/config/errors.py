@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, one line an error: the key, the value, what was expected, the nearest name."""
+"""What is wrong with a configuration, one line per error: the key, the value, what was expected, the nearest name."""
 
 import difflib
 import math
@@ -33,7 +33,7 @@ def _show(value: Any) -> str:
 
 
 def describe(error: Mapping, known: Iterable[str]) -> str:
-    """Returns an error of pydantic's as a line: the key, the value, what was expected, the nearest of `known` keys."""
+    """Returns a pydantic error as a line: the key, the value, what was expected, the nearest of `known` keys."""
     place, known = [str(part) for part in error["loc"]], list(known)
     agent = place.pop(1) if len(place) > 2 and place[0] == "agent" else ""  # in a union, pydantic adds the choice
     key, value = ".".join(place), error.get("input")

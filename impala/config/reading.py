@@ -149,12 +149,12 @@ def _merged(below: dict, above: Mapping) -> dict:
 
 
 def dump(config: Config) -> str:
-    """Returns the resolved configuration as YAML, the keys that program and agent use; `load` gives an equal one."""
+    """Returns the resolved configuration as YAML, only keys that program and agent use; `load` gives an equal one."""
     return yaml.dump(as_data(config, mode="json"), Dumper=_Dumper, sort_keys=False)
 
 
 def as_data(config: Config, **how) -> dict[str, Any]:
-    """Returns nested keys and values, those that the program and agent use; `build` of them gives an equal Config.
+    """Returns the nested keys and values that program and agent use; `build` makes an equal Config from them.
 
     `how` is passed to pydantic's `model_dump`.
     """
@@ -181,9 +181,9 @@ def keys() -> list[str]:
 
 
 def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yields dotted keys, each with its default as YAML, and its choices and meaning: its comment in the source.
+    """Yields for each dotted key: the key, its default as YAML, and its choices and meaning (its source comment).
 
-    Yields those that `program` and its agents use, with the program's defaults, or all.
+    With `program`, yields only the keys that it and its agents use, with the program's defaults.
     """
     agents = uses.AGENTS[program] if program else ()
     own = {key: _as_yaml(value) for key, value in _leaves(DEFAULTS_OF[program])} if program else {}

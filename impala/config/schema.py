@@ -40,7 +40,7 @@ Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silen
 
 DEFAULTS_OF = {  # by program, or pair of program and agent
     "impala": {},
-    "impala+q_unrolls": {"loss": {"correction": "retrace"}},  # of the pair, beside the program's
+    "impala+q_unrolls": {"loss": {"correction": "retrace"}},  # for the pair, added to the program's
     "seed": {},
     "ga3c": {"loss": {"correction": "epsilon_add"}},
     "dqn": {"replay": {"size": 1_000_000}, "loss": {"correction": "n_step"}},
@@ -213,7 +213,7 @@ class Config(Model):
 
     @property
     def own_parts(self) -> dict[str, str]:
-        """The parts of the user's own, but environments: `package.module:name` by the key that names it."""
+        """The user's own parts, except environments: {key: `package.module:name`}."""
         words = {
             "network.torso": self.network.torso, "loss.correction": self.loss.correction, "agent.name": self.agent.name,
         }  # fmt: skip
@@ -318,8 +318,8 @@ class Config(Model):
             )
         if word in ("impact", "clear", "laser"):
             raise ValueError(
-                f"loss.correction={word}: not with program={self.program}, where gradients travel and no trajectory is "
-                "replayed; expected another"
+                f"loss.correction={word}: not with program={self.program}, whose workers send gradients: no trajectory "
+                "is replayed; expected another"
             )
         if self.loss.popart:
             raise ValueError(
@@ -328,7 +328,7 @@ class Config(Model):
             )
 
     def _check_iterations(self) -> None:
-        """Refuses what the synchronous iterations of PPO cannot be."""
+        """Refuses settings that PPO's synchronous iterations cannot have."""
         agent = self.agent
         if not self.server.barrier:
             raise ValueError("server.barrier=False: with program=dppo all workers' gradients make one; expected true")
@@ -385,7 +385,7 @@ class Config(Model):
 
     @property
     def implied_lag(self) -> int:
-        """The policy lag in updates even if the queue is empty: the chunks acted by one version come all at once."""
+        """The policy lag in updates even if the queue is empty: all chunks made with one version arrive at once."""
         return self._lag(self.weight_period, self.num_prefetched_batches)
 
     @property
@@ -421,14 +421,14 @@ class Config(Model):
         return max(0, (self.learner.max_lag or 0) - self._least_lag)
 
     def _lag(self, weight_period: int, num_prefetched_batches: int) -> int:
-        """Counts updates: those on earlier unrolls while an unroll is acted, then those on its own batches."""
+        """Counts the updates made on earlier unrolls while an unroll is played, then on its own batches."""
         return max(1, math.ceil((weight_period + 1) * self._batches_per_unroll) - 1 + num_prefetched_batches)
 
     @property
     def steps_per_update(self) -> float:
         """Fresh agent steps of a batch; if all is replayed, steps played for each update on average.
 
-        Where a replay is not bound to a ratio, as if each transition were drawn once.
+        Without `replay.samples_per_insert`, each transition counts as drawn once.
         """
         if self.replays_alone:
             return self.learner.batch_size * self.window.trained / (self.replay.samples_per_insert or 1.0)

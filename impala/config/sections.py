@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Plai
 from impala import own
 from impala.config.errors import nearest
 
-_LEAST, _MOST = 1e-30, 1e30  # tensors compute in float32, which knows nothing between 0 and 1e-38 and nothing past 3e38
+_LEAST, _MOST = 1e-30, 1e30  # tensors are float32, which holds 0 and magnitudes from 1e-38 to 3e38
 
 Torso = Literal["mlp", "minatar", "shallow", "nature", "resnet"]
 Surrogate = Literal["clip", "penalty"]  # losses.ppo.SURROGATES
@@ -32,7 +32,7 @@ def _in_float32(value: float) -> float:
 
 
 class _WordOrOwn(typing.NamedTuple):
-    """Validates a word of a shelf, or a part of the user's own; `words` are the shelf's."""
+    """Validates one of the built-in `words`, or the name of a user's own part."""
 
     words: tuple[str, ...]
 
@@ -49,7 +49,7 @@ def _below_one(value: float) -> float:
     return value
 
 
-# Bounds are generous: a value past them is a typing error. `nodes.estimates` refuses what this machine cannot hold.
+# Bounds are generous: a value past them is a typo. `nodes.estimates` refuses what this machine cannot hold.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Port = Annotated[int, Field(ge=1024, le=65_535)]
 Times = Annotated[int, Field(ge=0, le=10**6)]
@@ -62,7 +62,7 @@ Positive = Annotated[Float32, Field(gt=0, le=1e6)]
 NonNegative = Annotated[Float32, Field(ge=0, le=1e6)]
 Finite = Float32
 LearningRate = Annotated[Float32, Field(gt=0, le=100)]
-Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Python waits no longer than three times that
+Seconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # Python can wait at most nine times that
 Evolving = Literal["learning_rate", "entropy_cost", "epsilon"]
 TorsoOrOwn = Annotated[str, AfterValidator(_WordOrOwn(typing.get_args(Torso)))]
 CORRECTIONS_OF = {  # by agent
@@ -216,11 +216,11 @@ class R2d2Config(Model):
 
     name: Literal["r2d2"] = "r2d2"  # or package.module:name
     burn_in: Times = 40  # transitions that only bring the core up to date
-    period: Count = 80  # steps between the begins of two sequences; the paper's is half of learner.unroll_length
+    period: Count = 80  # steps between the starts of two sequences; the paper's is half of learner.unroll_length
     dueling: bool = True  # a stream for the value and one for advantages
     n_step: Annotated[int, Field(ge=1, le=1000)] = 5  # rewards before the bootstrap
     value_rescaling: bool = True  # values are learned in units of h: losses/r2d2.py
-    priority_max_share: Fraction = 0.9  # η, of the largest error of a sequence in its priority; the rest is the mean's
+    priority_max_share: Fraction = 0.9  # η, of the largest error of a sequence in its priority; the mean has the rest
     policy_epsilon: Fraction = 0.0  # of the policy whose values a correction other than n_step learns; 0 is greedy
     target_period: Count = 2500  # updates between copies into the target network
     epsilon_base: Annotated[Fraction, Field(gt=0)] = 0.4  # of the first environment: acting/exploration.py
@@ -386,7 +386,7 @@ class GA3CConfig(Model):
 
 
 class ServerConfig(Model):
-    """The parameter server, where gradients travel: learning/server.py."""
+    """The parameter server, to which workers send gradients: learning/server.py."""
 
     num_shards: Workers = 1  # K, processes, each with some of the tensors
     max_staleness: Annotated[int, Field(ge=0, le=10**9)] | None = None  # updates; an older gradient is refused

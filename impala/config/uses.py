@@ -1,6 +1,7 @@
 """Which keys each program and agent uses; those that are not named here are used by all.
 
-A key that the chosen pair does not use is not shown, and is refused if it is given another value than its default.
+A key that the chosen pair does not use is not shown. It is refused if its value is not the default; a key that the
+agent does not use, also if it is set to its default.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ AGENTS = {
 }  # fmt: skip
 ALL_AGENTS = {name for names in AGENTS.values() for name in names}
 _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fresh from a queue
-_SERVED = ("a3c", "dppo", "gorila")  # programs whose gradients travel to a parameter server
+_SERVED = ("a3c", "dppo", "gorila")  # programs with a parameter server
 _REPLAYS = ("dqn", "apex", "gorila", "seed+r2d2")  # whose batches are windows, all of them from a replay table
 _PRIORITISED = ("apex", "seed+r2d2")
 _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key, or a section
@@ -59,7 +60,7 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
 }
 _SHARED_BY_AGENTS = ("loss.correction", "loss.discount", "loss.reward_clipping", "loss.reduction")
 EXPLORING = ("q_learning", "r2d2", "q_unrolls", "dpg")  # beyond the policy that they learn
-_NOT_OF_AGENTS = {  # but for the shared ones, and `_ALSO_OF`
+_NOT_OF_AGENTS = {  # prefixes of keys; except the shared ones and `_ALSO_OF`
     "q_learning": ("loss.",), "q_unrolls": ("loss.", "population."),
     "r2d2": ("loss.", "replay.queue_size", "learner.max_lag", "record_chunks"), "dpg": ("loss.", "network."),
     "ppo": ("loss.",),

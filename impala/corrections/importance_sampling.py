@@ -2,7 +2,7 @@
 
     c_s = π/μ
 
-Fixed point: Q^π, reached at once in expectation; the variance is unbounded. Parameters: none.
+Fixed point: Q^π, which one application over a long window reaches in expectation; unbounded variance. Parameters: none.
 """
 
 import tensorflow as tf

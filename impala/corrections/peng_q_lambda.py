@@ -3,7 +3,7 @@
     G_s = r_s + γ_s [(1 − λ) E_π Q(x_{s+1}, ·) + λ G_{s+1}],   G_{T−1} = r_{T−1} + γ_{T−1} E_π Q(x_T, ·)
 
 λ = 1 is the uncorrected n-step return. Fixed point of long windows: Q of the policy (1 − λ) π + λ μ, biased towards μ;
-it contracts for every λ, with the smaller a coefficient the larger λ is. Range: λ in [0, 1].
+it contracts for every λ, the faster the larger λ is. Range: λ in [0, 1].
 """
 
 import tensorflow as tf
@@ -28,7 +28,7 @@ def peng_q_lambda(
         decay_t=mask_t * discount_t * goes_on_t,
         initial=tf.zeros_like(qa_tm1[0]),
     )
-    bad = poison(log_pi_tm1, log_pi_t, log_mu_tm1) + 0.0 * (qa_tm1 + v_t)  # a NaN of what λ or a termination leaves out
+    bad = poison(log_pi_tm1, log_pi_t, log_mu_tm1) + 0.0 * (qa_tm1 + v_t)  # keeps NaNs that λ or a termination drops
     target_tm1 = tf.stop_gradient(tf.where(mask_t > 0.0, unmasked, qa_tm1) + bad)
     log_rho_tm1 = taken(log_pi_tm1, a_tm1) - taken(log_mu_tm1, a_tm1)
     weight_tm1 = mask_t * tf.exp(log_rho_tm1) * (target_tm1 - v_tm1)

@@ -18,7 +18,7 @@ class QTargets(NamedTuple):
 def q_targets(
     *, q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t=None, trace
 ) -> QTargets:  # fmt: skip
-    """Computes the template of the Q-based schemes, given how they cut traces.
+    """Computes what all Q-based schemes share, given the trace weights c by which they differ.
 
     G_s = r_s + γ_s [E_π Q(x_{s+1}, ·) + c_{s+1} (G_{s+1} − Q(x_{s+1}, a_{s+1}))],   c_T = 0
 

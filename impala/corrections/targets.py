@@ -17,7 +17,7 @@ class Targets(NamedTuple):
 
 
 class TracedTargets(Targets):
-    """Targets that remember c_s, for telemetry. Not a third field: targets unpack as a pair."""
+    """Targets with c_s as an attribute, for telemetry; not as a third field, since targets unpack as a pair."""
 
     trace_tm1: tf.Tensor  # [T, B]
 
@@ -25,7 +25,7 @@ class TracedTargets(Targets):
 def weighted_td_targets(
     *, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t, rho_tm1, c_tm1, pg_weight_tm1, pg_trace_tm1=1.0
 ) -> TracedTargets:
-    """Computes the template of the V-based schemes, given its weights.
+    """Computes what all V-based schemes share, given the weights by which they differ.
 
     δ_s = ρ_s (r_s + γ_s V_{s+1} − V_s);   v_s = V_s + δ_s + γ_s c_s (v_{s+1} − V_{s+1}),   v_T = V_T
     A_s = w_s (r_s + γ_s [V_{s+1} + b_s (v_{s+1} − V_{s+1})] − V_s)

@@ -4,7 +4,7 @@ Single 84×84 grey frames leave the environment; the network stacks four of them
 the last two frames. Rewards are raw: the learner clips them. At the start of every game FIRE is pressed once if the
 action set has it, as most wrappers do; Breakout waits for it.
 
-| protocol      | sticky actions | start of a game | lost life ends the learning episode | action set | after |
+| protocol      | sticky actions | start of a game | lost life ends the learning episode | action set | source |
 |---|---|---|---|---|---|
 | `paper2018`   | 0    | FIRE, then fewer than 30 no-ops | yes | the game's own | IMPALA, appendix G |
 | `baselines`   | 0    | fewer than 30 no-ops, then FIRE | yes | the game's own | OpenAI Baselines |
@@ -90,7 +90,7 @@ class Atari:
         self._lives = info["lives"]
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
-        # Whether the last observation was a game's first; whether that, or the first of a life.
+        # Whether the last observation was the first of a game; whether FIRE is due, for that or for a new life.
         self._is_beginning = self._is_to_fire = np.full(self.num_environments, self._fires_itself)
         return self._boundaries.reset(observation[:, 0])
 

@@ -166,7 +166,7 @@ def _name(path: tuple) -> str:
 
 
 def _actions(space) -> tuple[Actions | None, Callable]:
-    """Returns how agents see an action space (None if unsupported), and how their actions [N, …] become its own."""
+    """Returns how agents see an action space, or None, and a function from their actions [N, …] to the space's."""
     spaces = gymnasium.spaces
     match space:
         case spaces.Discrete():
@@ -183,7 +183,7 @@ def _actions(space) -> tuple[Actions | None, Callable]:
 
 
 def _tuple_of_actions(space) -> tuple[Actions | None, Callable]:
-    """The same for a Tuple of discrete actions: a dimension for each, or for each dimension of each."""
+    """The same for a Tuple of discrete actions: a dimension for each Discrete and each dimension of a MultiDiscrete."""
     parts, to_space = zip(*map(_actions, space.spaces))
     if not all(isinstance(part, (Discrete, MultiDiscrete)) for part in parts):
         return None, lambda action: action
@@ -201,7 +201,7 @@ def _tuple_of_actions(space) -> tuple[Actions | None, Callable]:
 
 
 def _scale(space, action: np.ndarray) -> np.ndarray:
-    """Clips actions to [−1, 1] and scales them to the bounds; a dimension without both is clipped to the one."""
+    """Clips actions to [−1, 1] and scales them to the bounds; a dimension without both is only clipped to its bound."""
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)

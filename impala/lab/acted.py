@@ -54,7 +54,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
 
 
 class _Staggered:
-    """Several environments as one; a reset plays each at random for one step more than the one before."""
+    """Several environments as one; a reset plays i random steps in environment i, so that episodes are staggered."""
 
     def __init__(self, environments: Sequence):
         self._environments, self.spec = environments, environments[0].spec

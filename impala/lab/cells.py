@@ -61,7 +61,7 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
         seed = playing.evaluation_seed(config)
         late = np.mean(playing.play(training.network, config, num_episodes=num_evaluations, greedy=False, seed=seed))
     seconds = time.monotonic() - started
-    with warnings.catch_warnings():  # of what a scheme does not measure
+    with warnings.catch_warnings():  # the mean of a metric that a scheme lacks is NaN
         warnings.simplefilter("ignore", RuntimeWarning)
         means = np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY)
     return {

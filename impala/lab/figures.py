@@ -53,7 +53,7 @@ def curves(scores: Scores):
 
 
 def means(scores: Scores):
-    """Draws the mean over tasks, a panel for each condition: dark its interval over seeds, light over tasks too."""
+    """Draws the mean over tasks, a panel for each condition; dark: interval over seeds, light: over seeds and tasks."""
     conditions = list(scores.conditions())
     figure, axes = _axes(1, len(conditions))
     figure.set_figheight(0.9 + 0.24 * max(6, len(scores.grid.config.schemes)))

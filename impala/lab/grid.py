@@ -27,12 +27,12 @@ Setting = tuple[float, float]  # learning rate, and entropy cost or, of a Q-base
 
 
 class TaskConfig(pydantic.BaseModel):
-    """A task of the grid, whose configuration file lies beside the grid's: the returns that count as 0 and as 1."""
+    """A task of the grid, whose file lies beside the grid's; `scale` are the returns that count as 0 and as 1."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
     scale: Annotated[list[Finite], Field(min_length=2, max_length=2)]
     total_frames: Frames | None = None
-    sweep: bool = True  # false: takes the settings that are best, scaled, over the tasks that are swept
+    sweep: bool = True  # false: takes the settings with the best mean scaled return on the swept tasks
     num_seeds: Seeds | None = None  # the grid's if not given
 
     @model_validator(mode="after")
@@ -55,7 +55,7 @@ class GridConfig(pydantic.BaseModel):
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
     policy_epsilons: list[Fraction] = [0.0]  # of a Q-based scheme in place of entropy costs: ε of the policy it values
     q_agent: dict[str, Any] = {}  # settings of agents.q_unrolls, which learns by the Q-based schemes
-    num_evaluations: Annotated[int, Field(ge=0, le=10**5)] = 0  # of a run's last weights; their mean is its return
+    num_evaluations: Annotated[int, Field(ge=0, le=10**5)] = 0  # episodes of the last weights; their mean is the return
     num_best: Annotated[int, Field(ge=1, le=1000)] = 3  # settings of the sweep that are run again
     num_seeds: Seeds = 5  # of each of them
     num_sweep_seeds: Seeds = 1  # of each setting of the sweep; none of them is used again
@@ -297,8 +297,8 @@ class Grid:
     def digest(self, cell: Cell) -> str:
         """Returns a digest of what a cell is trained with.
 
-        Defaults are left out, so that a key added later changes no digest. Nor does a default that is changed: for
-        that, rows name the commit that trained them, and the report lists the commits.
+        Defaults are left out, so that a key added later changes no digest. A default that is changed changes none
+        either: therefore rows name the commit that trained them, and the report lists the commits.
         """
         settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
         if self.config.num_evaluations:

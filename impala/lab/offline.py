@@ -174,7 +174,7 @@ def lag_study(
     config: Config, lags: Sequence[int], *, num_updates: int, num_chunks: int = 512,
     schemes: Mapping[str, Scheme] | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Trains for `num_updates`, then applies the schemes for the last policy to chunks that earlier ones acted.
+    """Trains for `num_updates`, then applies the schemes to chunks that earlier policies played; π is the last one.
 
     IMPACT's target network is the policy at the last multiple of `loss.target_period`. CLEAR's own losses are for
     replayed chunks, and there are none here.
@@ -216,11 +216,11 @@ def lag_study(
 def run_study(
     folder: str | Path, *, num_chunks: int = 512, schemes: Mapping[str, Scheme] | None = None
 ) -> list[Row]:  # fmt: skip
-    """Applies the schemes for a run's newest policy to the run's first chunks (`impala train --record-chunks N`).
+    """Applies the schemes to a run's first chunks (`impala train --record-chunks N`); π is the run's newest policy.
 
     Args:
       folder: of the run.
-      num_chunks: an eighth of the chunks that the newest policy acts for comparison.
+      num_chunks: an eighth of the number of chunks that the newest policy plays for comparison.
       schemes: by default all but those with a target network.
 
     Returns:
@@ -247,7 +247,7 @@ def _without_target(config: Config) -> Config:
 
 
 def _on_policy(network, config: Config, weights: Weights, num_chunks: int) -> tuple[np.ndarray, np.ndarray | float]:
-    """Returns the gradient on a large batch that the policy acts itself, and its value: by state, or of starts."""
+    """Returns the policy gradient on a large on-policy batch, and V^π: of each state, or the mean over starts."""
     config = _without_target(config)
     on_policy = play(config, weights, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
     reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))

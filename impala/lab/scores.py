@@ -1,8 +1,8 @@
 """The scores of a grid and their statistics: what counts, means and medians over tasks, comparisons, their intervals.
 
-Each number over tasks has two intervals, of 95 %. One says what other seeds would change: seeds are drawn again within
-each task (Agarwal et al. 2021, arXiv:2108.13264). The other draws the tasks again, too: what other tasks of the same
-kind might change. Tasks may have different numbers of seeds.
+Each number over tasks has two bootstrap intervals, of 95 %. One shows what other seeds would change: seeds are
+resampled within each task (Agarwal et al. 2021, arXiv:2108.13264). The other resamples the tasks, too, and shows what
+other tasks of the same kind might change. Tasks may have different numbers of seeds.
 """
 
 import warnings
@@ -63,7 +63,7 @@ class Scores:
         return np.array([np.mean(returns) for returns in self._by_seed(block, self._returns.__getitem__)])
 
     def curves(self, block: Block) -> np.ndarray:
-        """Returns the learning curve of every such seed, [seeds, points], NaN where no episode ended.
+        """Returns the learning curve of every seed of `finals`, [seeds, points], NaN where no episode ended.
 
         A run that diverged is at the task's 0 from where its curve ends.
         """
@@ -150,7 +150,7 @@ def _shares_of_wins(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
-    """Reduces over tasks the `value` of their seeds; the bootstrap is the same one at every call.
+    """Reduces over tasks the `value` of their seeds; every call resamples from the same seed.
 
     Args:
       reduce: (numbers, axis) → the number over tasks.

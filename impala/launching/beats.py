@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 ADDRESS_VARIABLE = "IMPALA_BEATS"  # holds the address of the launcher's `Listener` in the processes of nodes
 _BEAT_SECONDS, _MAX_BYTES = 1.0, 16_000
-FROZEN_SECONDS = 5.0  # a process of which nothing was heard for longer
+FROZEN_SECONDS = 5.0  # a process that sent nothing for longer is frozen
 _PAUSE_SECONDS = 5.0  # a listener that has not looked for longer was stopped itself
 _CREDENTIALS = struct.Struct("3i")
 
 
 def patience(doing: str, seconds: float) -> float:
-    """Returns for how long a node may be silent while `doing` something, `seconds` being the rule.
+    """Returns how long a node may be silent while `doing` something; `seconds` is the usual limit.
 
     Imports on a busy machine, and a checkpoint on a slow disk, may take longer than anything else.
     """
@@ -138,7 +138,7 @@ class Listener:
         self._socket.bind("\0" + self.address)
         self._socket.settimeout(_BEAT_SECONDS)
         self._began, self._heard, self._lock = time.monotonic(), {}, threading.Lock()
-        self._started: dict[str, float] = {}  # of a node that was started later than all
+        self._started: dict[str, float] = {}  # by node: when its process was last started
         self._looked = self._began
         threading.Thread(target=self._listen, name="signs of life", daemon=True).start()
 
@@ -152,7 +152,7 @@ class Listener:
         return Node(now - heard.active, now - heard.at > FROZEN_SECONDS, heard.doing, heard.rss_mb, heard.facts)
 
     def has_heard(self, name: str) -> bool:
-        """Returns whether the node ever gave a sign of life."""
+        """Returns whether the node gave a sign of life since it was last started."""
         return name in self._heard
 
     def begin_anew(self, name: str) -> None:
@@ -181,7 +181,7 @@ class Listener:
                     with contextlib.suppress(ValueError, KeyError, TypeError):
                         said = json.loads(message)
                         name, age = str(said["name"]), max(0.0, float(said["age"]))
-                        # The age that a node reports after it was stopped with us contains the pause: do not count it.
+                        # If the node was stopped together with us, its age contains the pause: do not count it.
                         heard, began = self._heard.get(name), self._started.get(name, self._began)
                         active = max(now - age, heard.active if heard else began)
                         self._heard[name] = _Heard(

@@ -48,7 +48,7 @@ def of(program, folder: Path, *, stopper: Callable[[], None], bind: Callable) ->
     for label, nodes in program.groups.items():
         data = folder / label / _DATA_FILE
         data.parent.mkdir(parents=True)
-        data.touch(mode=0o600)  # it is run by who reads it
+        data.touch(mode=0o600)  # loading a pickle runs code
         serialization.serialize_functions(str(data), label, [node.function for node in nodes])
         names = [f"{label}/{index}" for index in range(len(nodes))]
         starts += [Command(name, data, task, ports[name]) for task, name in enumerate(names)]

@@ -4,8 +4,9 @@ TensorFlow costs a process seconds of CPU and hundreds of megabytes before it co
 imports it once and computes nothing, so that it can be forked; its children have the modules at once and, until they
 write there, the same memory. gRPC, Reverb and TensorFlow start their threads in the children.
 
-A child is its starter's, not the server's: the process between the two ends at once, and the starter, a *subreaper* for
-that long, becomes the parent. So it is waited for, and ends with its parent, like any other.
+A child's parent is its starter, not the server: the server forks twice, the process in between ends at once, and the
+starter, a *subreaper* meanwhile, becomes the parent. So the starter can wait for it, and it ends with the starter, like
+any other child.
 """
 
 import atexit
@@ -64,19 +65,19 @@ class Child:
 class ForkServer:
     """Starts Python scripts in processes that have `imports` already.
 
-    The server is started here, blocks the signals that are blocked here, and ends with the thread that starts it.
+    The constructor starts the server, which inherits the blocked signals and ends when the thread that started it ends.
 
     Args:
       imports: names of modules.
       folder: of the scripts.
-      environment: of the server; what libraries read once, when they are imported, children cannot change.
+      environment: of the server; a child cannot change what libraries read from it once, on import.
     """
 
     def __init__(self, imports: Sequence[str], folder: str, environment: Mapping[str, str]):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             argv = [sys.executable, "-c", _PROGRAM, folder, str(theirs.fileno()), *imports]
-            nowhere = subprocess.DEVNULL  # what an import says or raises, it says again where it is needed
+            nowhere = subprocess.DEVNULL  # an import that fails here fails again, in the log of the child that needs it
             self._process = subprocess.Popen(
                 argv, env=environment, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
             )  # fmt: skip
@@ -139,7 +140,7 @@ def _subreaper():
 
 
 def run() -> None:
-    """Is the server; returns in a child alone, when its script has ended."""
+    """Runs the server; returns only in a child, when its script has ended."""
     from impala.launching import processes
 
     processes.end_with_parent()
@@ -164,7 +165,7 @@ def run() -> None:
 
 
 def _fork() -> int | None:
-    """Forks a process whose parent is the server's own; returns its id, and in that process None."""
+    """Forks a process whose parent becomes the server's own; returns its id, or None in that process."""
     reader, writer = os.pipe()
     if between := os.fork():
         os.close(writer)

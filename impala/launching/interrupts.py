@@ -3,7 +3,7 @@
 import signal
 import time
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a polite kill, a terminal that went away
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, `kill`, a terminal that went away
 
 
 class Interrupts:

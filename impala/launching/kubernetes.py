@@ -35,7 +35,7 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
       arguments: of `impala train`, without --run and --cluster.
       name: of the run, a folder in the volume.
     """
-    # A name of Kubernetes': letters, digits and dashes, short enough for what is added to it.
+    # A valid Kubernetes name: letters, digits and dashes, short enough for the suffixes that are added.
     label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")[:40]
     metadata = {"name": label, "namespace": job.namespace}
     command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])

@@ -20,7 +20,7 @@ _HOURS_BEFORE = 438_288  # from 1970 to 2020
 
 
 def add(path: Path, folders: Iterable[Path], node: str = "") -> int:
-    """Writes this launch, or that of one `node` again, into the file at `path` and returns its incarnation.
+    """Records this launch, or the restart of one `node`, in the file at `path` and returns its incarnation.
 
     Args:
       folders: of the run's agents, whose TensorBoard event files also show how many launches there were.
@@ -69,10 +69,10 @@ def _salvaged(path: Path) -> list[int]:
 
 
 def _floor(folders: Iterable[Path]) -> int:
-    """Returns a number that is higher than any count of launches, and rises with each that got as far as its learner.
+    """Returns a number that is higher than any count of launches, and rises with each launch whose learner started.
 
-    It is the hours since 2020 plus the number of event files, one for each launch: if the file is damaged again,
-    whatever is left of it, the number is higher, since both have grown meanwhile.
+    It is the hours since 2020 plus the number of event files, one for each launch. If the file is damaged again,
+    whatever is left of it, the number is higher than before, since both have grown.
     """
     num_events = max(len(list((folder / "tensorboard").glob("events.*"))) for folder in folders)
     return max(0, int(time.time()) // 3600 - _HOURS_BEFORE) + num_events

@@ -1,4 +1,4 @@
-"""What stands on a host of a cluster for one node: starts the node's process there, and tells what becomes of it.
+"""Runs one node on a host of a cluster: starts the node's process there, and reports what becomes of it.
 
 It is plain Python, without Ray, and does nothing but what `local.Processes` does for a process of its own machine: the
 process has the same command, signals and signs of life, and ends with the process that this object lives in.
@@ -38,7 +38,7 @@ class Job(NamedTuple):
     age: float  # seconds since the launch
     machine: str  # of the launcher: see `shared_memory.machine`
     sees_gpu: bool
-    prepares: bool  # calls `processes.prepare`, which unblocks the signals of an end; others may not
+    prepares: bool  # calls `processes.prepare`, which unblocks signals `local._BLOCKED`; others may not
     incarnation: int | None  # of a node that is started again
 
 
@@ -78,7 +78,7 @@ class NodeHost:
             raise OSError(f"{platform.node()}: no free port from {between[0]} to {between[1]}") from None
 
     def start(self, job: Job, functions: bytes) -> None:
-        """Does `_start`; what goes wrong there is told by `status`."""
+        """Calls `_start`; if that fails, `status` raises and says why."""
         try:
             self._start(job, functions)
         except Exception as error:  # a full disk, no memory for another process
@@ -142,7 +142,7 @@ class NodeHost:
 
 
 def _sweep() -> None:
-    """Removes what hosts of this user left that were killed."""
+    """Removes what killed hosts of this user left behind."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ports that stay a program's own from before its processes start until they have ended for good."""
+"""Ports reserved for a program from before its processes start until all of them have ended."""
 
 import socket
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ ANY = (0,)
 
 
 class Holder:
-    """Takes ports of this machine, and keeps everybody from them but the nodes that are told of them.
+    """Reserves ports of this machine for the nodes that are told of them.
 
-    Between the choice of a port and the node's start lie seconds, and between its death and the next start too: the
-    system would give a free port to whoever connects to something meanwhile.
+    Seconds pass between the choice of a port and the node's start, and between its death and its restart. Meanwhile the
+    system would give a free port to any outgoing connection.
     """
 
     def __init__(self):
@@ -31,7 +31,7 @@ class Holder:
             except OSError:
                 holder.close()
                 continue
-            # It never listens. gRPC sets this option too, and may then bind the port beside it.
+            # This socket never listens. gRPC sets this option too, so it may bind the same port.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._sockets.append(holder)
             return holder.getsockname()[1]

@@ -20,15 +20,15 @@ from impala.launching.roles import Role
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 NODE_VARIABLE = "IMPALA_NODE_PROCESS"  # holds the launcher's process id in the processes of nodes
-STARTED_VARIABLE = "IMPALA_STARTED"  # holds `time.monotonic()` of the launch, by the clock of another host than its own
+STARTED_VARIABLE = "IMPALA_STARTED"  # holds the launch's `time.monotonic()`, converted to the clock of this host
 DEVICE_VARIABLE = "IMPALA_DEVICE"  # holds the index of a learner's GPU among those that its process sees
 INCARNATION_VARIABLE = "IMPALA_INCARNATION"  # holds the incarnation of a node that was started again
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
 _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
-_pulse: beats.Pulse | None = None  # of the node that this process is
-_of_thread = threading.local()  # `pulse`, of the node that this thread is
+_pulse: beats.Pulse | None = None  # of the node that runs in this process
+_of_thread = threading.local()  # `.pulse`: of the node that runs in this thread
 
 
 class UsageError(RuntimeError):
@@ -36,7 +36,7 @@ class UsageError(RuntimeError):
 
 
 def end_with_parent() -> None:
-    """Lets the kernel end this process with the thread that started it; called in a child before its program."""
+    """Lets the kernel end this process when the thread that started it ends; called in a child before its program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -46,7 +46,7 @@ def incarnation(of_launch: int) -> int:
 
 
 def launched_at(started: float) -> float:
-    """Returns `time.monotonic()` of the launch by this host's clock; `started` is it by the launcher's."""
+    """Returns `time.monotonic()` of the launch by this host's clock; `started` is the same by the launcher's clock."""
     return float(os.environ.get(STARTED_VARIABLE, started))
 
 
@@ -67,10 +67,10 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     """Prepares the process of a node; returns the event that asks it to stop and reports to the launcher that it lives.
 
     SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
-    Until `begin`, SIGTERM ends the process at once: there is nothing to save yet, and the calls that a node waits in
-    while it starts let no signal handler of Python's run. An uncaught exception also ends it at once, without waiting
-    for threads of Reverb's, which delay the interpreter's own exit by a minute. The process is named after its role and
-    ends with its launcher: one that has the weights as after SIGTERM, any other at once, even while an environment
+    Until `begin`, SIGTERM ends the process at once: there is nothing to save yet, and the calls in which a starting
+    node waits let no Python signal handler run. An uncaught exception also ends it at once, without waiting for
+    Reverb's threads, which delay the interpreter's own exit by a minute. The process is named after its role. When its
+    launcher ends, a node that has the weights ends as after SIGTERM, any other at once, even while an environment
     blocks the interpreter. In a thread (tests, `local_mt`) nothing is done to the process.
     """
     import launchpad as lp
@@ -86,7 +86,7 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if role.is_head else signal.SIGKILL, 0, 0, 0)
     launcher = int(os.environ[NODE_VARIABLE])
     if os.getppid() != launcher:
-        finish(EXIT_TRY_AGAIN)  # the launcher died before it could be noticed
+        finish(EXIT_TRY_AGAIN)  # the launcher died before PR_SET_PDEATHSIG was set
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -141,7 +141,7 @@ class _Grace:
 
 
 def _end_with(kind, error, trace) -> None:
-    """Is `sys.excepthook`: prints the traceback and ends the process."""
+    """The `sys.excepthook`: prints the traceback and ends the process."""
     with contextlib.suppress(OSError):
         traceback.print_exception(kind, error, trace)
     finish(EXIT_FAILED)

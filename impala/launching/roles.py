@@ -15,8 +15,8 @@ class Role(NamedTuple):
     is_head: bool = False  # has the weights: writes the last checkpoint, and ends by itself when training is done
     sees_gpu: bool = False
     plays: bool = False  # steps environments, which may hang or leak
-    returns_alone: bool = False  # when it dies; the others are started again together, from the newest checkpoint
-    tells: bool = True  # gives signs of life (`beats`); a node of another program's may not
+    returns_alone: bool = False  # is restarted alone after a death; the others together, from the newest checkpoint
+    tells: bool = True  # gives signs of life (`beats`); nodes of foreign programs may not
     stores: bool = False  # holds chunks, so its memory is expected to grow
     imports: tuple[str, ...] = ()  # heavy modules of its nodes, which share them on one machine: see `fork_server`
 

@@ -111,7 +111,8 @@ class RunFolder:
     def next_incarnation(self, node: str = "") -> int:
         """Records this launch, or a `node` that starts again; returns its number, higher than all before.
 
-        It is that even if their record is damaged. A full disk refuses the first launch, and costs others their record.
+        It is higher even if their record is damaged. On a full disk the first launch is refused; later ones go on
+        without a record.
         """
         try:
             number = launches.add(self.path / "launches.json", member_folders(self.path), node)

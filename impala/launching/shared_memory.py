@@ -5,8 +5,8 @@
 
 Each connection belongs to one caller and carries one call at a time. The messages go through a local socket, a few
 bytes a call; the side that waits sleeps. Neither memory nor socket has a name in the file system: both are gone when
-both sides are, however these end. Only arrays of numbers are accepted, and only from processes of the same user: the
-connections of others are closed before anything is started or waited for on their behalf.
+both sides are, however these end. Only arrays of numbers are accepted, and only from processes of the same user:
+connections of other users are closed before a thread is started for them or a message awaited.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def is_reachable(address: str) -> bool:
 
 
 def machine() -> str:
-    """Returns a name of this kernel and its network namespace, which the names of sockets are of."""
+    """Returns an id of this kernel's boot and network namespace, within which names of sockets are valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     return hashlib.sha256((boot + os.readlink("/proc/self/ns/net")).encode()).hexdigest()[:8]
 
@@ -196,7 +196,7 @@ class Caller:
         self._number = 0
 
     def __call__(self, number: int, *arguments: np.ndarray) -> "Caller":
-        """Begins a call; returns the object to wait for its results with. Only one call may be under way at a time."""
+        """Begins a call; returns this object, to wait for the results. Only one call may be under way at a time."""
         _copy(arguments, self._arguments)
         self._number = number
         self._say()

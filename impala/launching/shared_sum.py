@@ -131,8 +131,8 @@ class _Link:
 
     def beat(self) -> None:
         """Tells the other side that this process runs."""
-        # A socket still takes bytes long after `select` stops calling it writable. Beats stop then, after a minute or
-        # so that nobody read them, and leave room for `send`.
+        # When nobody has read for a minute or so, `select` no longer calls the socket writable, and beats stop. The
+        # socket still takes many bytes then, so there is room for `send`.
         with contextlib.suppress(OSError):  # the other side is gone: `wait` will notice
             if select.select([], [self._socket], [], 0)[1]:
                 self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)

@@ -7,5 +7,5 @@ VARIABLE = "IMPALA_STOP_FILE"
 
 
 def stop() -> None:
-    """Leaves word that the program is to end; `node_host.NodeHost` tells the launcher."""
+    """Creates the file that asks for the program's end; `node_host.NodeHost` tells the launcher."""
     Path(os.environ[VARIABLE]).touch()

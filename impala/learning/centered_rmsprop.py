@@ -1,10 +1,10 @@
-"""RMSProp by the variance of the gradient, as in DQN."""
+"""Centered RMSProp, as in DQN."""
 
 import tensorflow as tf
 
 
 class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
-    """RMSProp by the variance of the gradient (Mnih et al. 2015; its published code).
+    """RMSProp that divides by the standard deviation of the gradient (Mnih et al. 2015; its published code).
 
     m ← decay · m + (1 − decay) g,   s ← decay · s + (1 − decay) g²,   w ← w − lr · g / √(s − m² + ε),   m_0 = s_0 = 0
     """
@@ -16,7 +16,7 @@ class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
 
     def _create_slots(self, var_list):
         for variable in var_list:
-            for name in ("mean_gradient", "mean_square", "momentum"):  # the operation wants all; momentum is 0
+            for name in ("mean_gradient", "mean_square", "momentum"):  # the op needs all three
                 self.add_slot(variable, name, "zeros")
 
     def _resource_apply_dense(self, grad, var, apply_state=None):

@@ -35,7 +35,7 @@ class Unusable(RuntimeError):
 
 
 class NoSoundCheckpoint(Unusable):
-    """Checkpoints exist but none can be loaded; never a reason to start afresh in silence."""
+    """Checkpoints exist but none can be loaded; a run must not silently start afresh then."""
 
 
 class OtherNetwork(Unusable):
@@ -119,8 +119,8 @@ class Checkpoints:
     def restore(self, report=print, *, read_only: bool = False, is_part: bool = False) -> dict[str, Any] | None:
         """Restores the newest sound checkpoint and returns its state; None when there never was one.
 
-        A damaged one is reported and, unless `read_only`, renamed; the next older one is tried. With `is_part` it may
-        hold other objects too.
+        A damaged one is reported and, unless `read_only`, renamed; the next older one is tried. With `is_part` a
+        checkpoint may hold further objects.
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.

@@ -1,4 +1,4 @@
-"""The first half of an update alone, for who sends gradients away: batch → gradient of its loss."""
+"""The first half of an update alone, for workers that send gradients to a server: batch → gradient of its loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _UNITS_PERIOD = 16  # gradients between two looks at the hidden layers
 
 
 class Gradient(NamedTuple):
-    """The gradient of one batch, and what there is to say of it, in the order of `Differentiator.metrics`."""
+    """The gradient of one batch, with metrics and columns in the order of the names in `Differentiator`."""
 
     arrays: list[np.ndarray]  # one for each parameter
     is_finite: bool
@@ -28,7 +28,7 @@ class Differentiator:
     Args:
       network, loss, forward: see `learners.Learner`.
       max_grad_norm: gradients are scaled down to this global norm.
-      max_non_finite: gradients in a row that may be not finite.
+      max_non_finite: so many non-finite gradients in a row are an error.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What PPO makes of the unrolls of one iteration: advantages once, then several passes over them in small batches.
+"""PPO's batches of one iteration: advantages are computed once, then minibatches are drawn in several passes.
 
 Networks without a core are trained on single transitions, shuffled anew for each pass; those with a core on whole
 unrolls from their first core state on (truncated backpropagation through T steps), shuffled too.
@@ -20,10 +20,10 @@ _BOTH, _POLICY, _VALUES = (np.array(trains, np.float32) for trains in ((1, 1), (
 
 
 class Batch(NamedTuple):
-    """Transitions of one iteration: T steps of B unrolls, or, of networks without a core, T = 1 of B single ones.
+    """Transitions of one iteration: T steps of B unrolls or, for networks without a core, B single ones (T = 1).
 
-    The fields that a `types.Chunk` has mean what they mean there, but there are n = T + 1 observations of unrolls and
-    n = 1 of single transitions.
+    Fields that `types.Chunk` has too mean the same as there, except that there are n = T + 1 observations of unrolls
+    and n = 1 of single transitions.
     """
 
     observation: Any  # [n+k−1, B, …]
@@ -48,15 +48,16 @@ class Batch(NamedTuple):
 class Epochs:
     """Makes batches of unrolls: `types.Chunk` [T, B, …] → iterator of `Batch`.
 
-    The iterator is to be asked for a batch once the network has the parameters that its gradient is to be taken of.
+    Ask for each batch only once the network holds the parameters at which the batch's gradient is taken: between
+    passes the iterator measures how far the policy has moved.
 
     Args:
-      network: acts, and says the value after the last step.
+      network: the one that acted; it also gives the value after the last step.
       plan: see `Plan`.
       advantages: (values [T+1, B], rewards, discounts, valid [T, B]) → targets, advantages [T, B] (arXiv:1506.02438).
       clip_reward: a function of `losses.rewards.REWARD_CLIPPING`.
       num_stacked: frames of an observation.
-      statistics: what workers share; `state` holds it, and `take` what this one adds.
+      statistics: what workers share; `state` holds it, and `take` returns this worker's increments.
       seed: of the order.
     """
 
@@ -73,12 +74,12 @@ class Epochs:
         self._logits = tf.function(lambda *inputs: network(*inputs).logits, autograph=False)
 
     def take(self) -> np.ndarray:
-        """Returns what there is to add to the statistics since it was last asked."""
+        """Returns the increments of the statistics since the last call."""
         taken, self._increments = self._increments, np.zeros(self._statistics.size)
         return taken
 
     def put_back(self, taken: np.ndarray) -> None:
-        """Takes back what did not arrive."""
+        """Restores increments that did not reach the server."""
         self._increments += taken
 
     def __call__(self, unroll: Chunk) -> Iterator[Batch]:
@@ -97,7 +98,7 @@ class Epochs:
                 batch = choose(rows)
                 if self._plan.normalise == "minibatch":
                     batch = batch._replace(advantage_tm1=normalised(batch.advantage_tm1, batch.valid_t))
-                # Each is counted in one of the passes, some in every one, so that the run's frames rise steadily.
+                # Each row is fresh in exactly one pass, and each pass has some, so that the run's frames rise steadily.
                 yield batch._replace(
                     is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
                     beta=np.float32(self._statistics.beta(self.state)),
@@ -122,7 +123,7 @@ class Epochs:
         ))  # fmt: skip
 
     def _values_of(self, unroll: Chunk) -> np.ndarray:
-        """Returns V [T+1, B] of the time of acting; after the last step by the network, which acted till then."""
+        """Returns V [T+1, B] by the weights that acted; the network, which still holds them, gives the last one."""
         if not isinstance(unroll.core_state, tuple):
             return self._value(*network_inputs(unroll)).numpy()
         last = _stacks(unroll.observation, unroll.is_first, self._num_stacked)[:, -1]
@@ -130,7 +131,7 @@ class Epochs:
         return np.concatenate([unroll.v_behaviour_tm1, last])
 
     def _measure(self, whole: Batch) -> None:
-        """Adds how far the policy's updates have moved it, for the penalty; it travels with the next gradient."""
+        """Adds to the increments, for the penalty, the KL by which the iteration's updates have moved the policy."""
         if self._statistics.has_penalty:
             logits = self._logits(*network_inputs(whole))[: len(whole.a_tm1)]
             distribution = self._network.distribution
@@ -138,7 +139,7 @@ class Epochs:
             self._increments += self._statistics.of_kl(np.sum(kl_tm1 * whole.valid_t), np.sum(whole.valid_t))
 
     def _scaled(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """Returns rewards [T, B] divided by the deviation of discounted returns, at most 10, if they are scaled."""
+        """Returns rewards [T, B]; if they are scaled, over the deviation of discounted returns and clipped to ±10."""
         if not self._statistics.has_returns:
             return rewards
         sums, seen = np.zeros(rewards.shape[1]) if self._sums is None else self._sums, []
@@ -154,13 +155,14 @@ class Epochs:
 class Plan(NamedTuple):
     """How an iteration's transitions are trained on.
 
-    With `num_value_epochs` the first ones train the policy alone, and those the values (Heess et al. 2017).
+    If `num_value_epochs` > 0, the `num_epochs` passes train the policy alone, then the others the values alone (Heess
+    et al. 2017).
     """
 
     num_epochs: int  # M, passes over the transitions
     num_value_epochs: int  # B, further ones
     num_minibatches: int  # of a pass
-    normalise: str  # whose advantages get mean 0 and deviation 1: a "minibatch"'s, the "iteration"'s, or "none"
+    normalise: str  # over what advantages get mean 0 and deviation 1: a "minibatch", the "iteration", or "none"
 
     def passes(self) -> list[np.ndarray]:
         """Returns for each pass what it trains, as in `Batch`."""
@@ -189,7 +191,7 @@ def _unrolls_of(whole: Batch) -> Callable[[np.ndarray], Batch]:
 
 
 def _transitions_of(whole: Batch, num_stacked: int) -> Callable[[np.ndarray], Batch]:
-    """Returns indices of transitions, counted row by row → a batch of them, T = 1."""
+    """Returns a function: indices t · B + b of transitions → a batch of them, T = 1."""
     length, width = whole.a_tm1.shape[:2]
     stacks = _stacks(whole.observation, whole.is_first, num_stacked)
     of_each = {

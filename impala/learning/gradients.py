@@ -53,7 +53,7 @@ def network_inputs(batch: Chunk) -> tuple:
 
 
 def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
-    """Returns columns [B] that describe the chunks; a version that changes within a chunk by mean and oldest."""
+    """Returns columns [B] that describe the chunks; of versions that change within a chunk, the mean and the oldest."""
     valid_t = getattr(batch, "valid_t", 1.0 - tf.cast(batch.is_first[1:], tf.float32))
     version = oldest = tf.cast(batch.weights_version, tf.float64)
     if version.shape.rank == 2:

@@ -30,13 +30,13 @@ _IMPORTANCE = "importance_max"
 
 
 class Group:
-    """K learners that update together; every method is a rendezvous of all of them, called in the same order.
+    """K learners that update together; each method waits for all of them, so all must call them in the same order.
 
     Args:
       index: of this learner.
       size: K.
       all_reduce: `Collectives` or `ThroughArrays`.
-      is_mean: losses are means over transitions, so gradients are weighted with their number.
+      is_mean: losses are means over transitions, so each learner's gradient is weighted with its number of them.
     """
 
     def __init__(self, index: int, size: int, all_reduce, *, is_mean: bool = False):
@@ -45,8 +45,8 @@ class Group:
     def combine(self, gradients: list, metrics: dict, chunks: tf.Tensor) -> tuple[list, dict, tf.Tensor]:
         """Returns the gradients summed, the metrics of all learners and all learners' columns of `chunks` [n, B/K].
 
-        A learner that weighs its rows by importance has divided by the largest of its own, the metric
-        `importance_max`: the sum is that of one learner, which divides by the largest of all.
+        A learner that weights its rows by importance has divided by the largest weight of its own rows, the metric
+        `importance_max`; here that is replaced by the largest of all, by which a single learner would divide.
 
         Called in the graph of an update. The metrics `num_…` and a summed loss add up, `…_max` are maxima, the rest are
         means weighted with each learner's transitions (which `num_rows` counts).
@@ -55,7 +55,7 @@ class Group:
         weight *= metrics.get(_IMPORTANCE, 1.0)
         columns = tf.cast(tf.reshape(chunks, [-1]), tf.float32)  # versions are exact to 16 million updates
         facts = tf.concat([tf.stack([metrics[name] for name in names]), columns], axis=0)
-        # Each learner fills its own row of a table of zeros: a sum that gathers.
+        # Each learner fills its own row of a table of zeros, so that the sum gathers all rows.
         table = tf.pad(facts[None], [[self.index, self.size - 1 - self.index], [0, 0]])  # [K, facts]
         *gradients, table = self._all_reduce.of_tensors([gradient * weight for gradient in gradients] + [table])
         columns = dict(zip(names, tf.unstack(table[:, : len(names)], axis=1)))
@@ -110,7 +110,7 @@ class Group:
 
 
 class Alone:
-    """A group of one: the same rendezvous, with nobody to wait for."""
+    """A group of one learner, whose methods wait for nobody."""
 
     index, size = 0, 1
 
@@ -132,8 +132,8 @@ class Collectives:
     """The all-reduce of TensorFlow's `MultiWorkerMirroredStrategy`, of which nothing else is used.
 
     Making one waits for all peers, for up to an hour in which no Python runs: call `launching.peers.meet` first. It
-    takes over SIGTERM, whose handler must be installed again, and must come before any other operation of TensorFlow in
-    the process. Its server answers anybody who reaches its port: use it in private networks only.
+    replaces the handler of SIGTERM, so install yours again afterwards; it must come before any other operation of
+    TensorFlow in the process. Its server answers anybody who reaches its port: use it in private networks only.
 
     Args:
       index: of this learner.

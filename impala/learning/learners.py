@@ -22,8 +22,8 @@ class Result(NamedTuple):
     """What one update did.
 
     chunks: columns [B] about the chunks of all learners: `weights_version`, the mean over steps of the versions that
-    acted, `oldest_version` of these, `is_replayed`, `task`, the number of valid `num_transitions`, and the columns that
-    the loss adds.
+    acted, `oldest_version`, the least of these, `is_replayed`, `task`, `num_transitions`, the number of valid ones, and
+    the columns that the loss adds.
     """
 
     num_updates: int  # done so far, this one included
@@ -42,7 +42,7 @@ class Learner:
       forward: `gradients.network_inputs` of a batch → outputs, if the loss needs other outputs than the network's.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
-      max_non_finite: updates in a row that may be skipped because loss or gradient is not finite.
+      max_non_finite: so many updates in a row whose loss or gradient is not finite are an error.
       after_update: called with the `Result` of each update.
       group: the learners that this one updates together with, each on its share of a batch; see `groups.Group`.
     """

@@ -8,8 +8,8 @@ class RMSPropTF1(tf.keras.optimizers.legacy.Optimizer):
 
     s ← decay · s + (1 − decay) g²,   m ← momentum · m + lr · g / √(s + ε),   w ← w − m,   s_0 = 1, m_0 = 0
 
-    Keras' form starts s at 0, which makes the first steps up to 1/√(1 − decay) times as large; PyTorch's adds ε outside
-    the root.
+    Keras' form starts s at 0, which makes the first steps as large as lr / √(1 − decay); PyTorch's adds ε outside the
+    root.
     """
 
     def __init__(self, learning_rate, *, decay: float = 0.99, momentum: float = 0.0):

@@ -1,6 +1,6 @@
 """A parameter server: it holds parameters and the optimizer's state, and applies the gradients of workers.
 
-    worker 0 ── gradient, and the version of the parameters that it is of ─▶┐  is it too old?  has it come before?
+    worker 0 ── gradient, and version of the parameters it was taken at ───▶┐  is it too old?  has it come before?
     worker 1 ── … ─────────────────────────────────────────────────────────▶┤  apply; version + 1
              ◀── verdict, the newest parameters ────────────────────────────┘
 
@@ -33,10 +33,10 @@ class Verdict(enum.IntEnum):
 
     ACCEPTED = 0
     STALE = 1  # more updates were made since its parameters were read than is allowed, or its round is over
-    REPEATED = 2  # it has come before: the answer was lost
+    REPEATED = 2  # it was received before, but its answer was lost
     NONFINITE = 3  # it is not finite
     ENDED = 4  # there are no more updates
-    OUTLIER = 5  # its worker found its loss far from what losses are
+    OUTLIER = 5  # its worker judged its loss an outlier, see `learning.outliers`
 
 
 class Push(NamedTuple):
@@ -65,7 +65,7 @@ class State(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Which gradients make an update, and what an update makes."""
+    """Which gradients are combined into an update, and how."""
 
     max_staleness: int | None = None  # updates between reading parameters and applying the gradient; None: any number
     num_awaited: int | None = None  # gradients of one update; None: each by itself
@@ -80,14 +80,14 @@ class ParameterServer:
     """One shard; safe to call from many threads.
 
     Args:
-      state: to begin with; of new parameters without slots.
+      state: the initial one; without slots if the parameters are new.
       make_optimizer: variables → optimizer, see `learning.optimizers`.
       schedule: frames → learning rate and the optimizer's ε.
       rules: which gradients make an update.
       merge: (statistics, sum of the increments of an update's gradients) → statistics.
       should_stop: asked while a gradient waits for others; True abandons the wait.
 
-    `is_done`, a function, says whether there are to be no more updates; it is asked before each.
+    `is_done`, a function, is asked at each push whether there are to be no more updates.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ParameterServer:
         """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.
 
         Args:
-          accepted: called with the number of the update that it is a part of, before the next gradient is looked at.
+          accepted: called, within `held`, with the number of the update that the gradient is a part of.
         """
         with self._changed:
             verdict = self._judge(push)
@@ -183,7 +183,7 @@ class ParameterServer:
         return Verdict.ACCEPTED
 
     def _wait(self, push: Push) -> Verdict:
-        """Waits until enough gradients of this round are there; the last of them applies all."""
+        """Waits until this round has enough gradients; the push that brings the last one applies all."""
         while self._round.get(push.worker) is push:
             if self._should_stop():
                 return Verdict.ENDED
@@ -238,7 +238,7 @@ def restore(state: State, variables: Sequence[tf.Variable], optimizer) -> None:
 
 
 def partition(sizes: Sequence[int], num_shards: int) -> list[list[int]]:
-    """Returns which tensors each shard holds, of about equal sizes together: the largest first, to the emptiest."""
+    """Returns which tensors each shard holds, of about equal total size: the largest first, to the emptiest shard."""
     shards, totals = [[] for _ in range(num_shards)], [0] * num_shards
     for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         emptiest = min(range(num_shards), key=lambda shard: (totals[shard], shard))

@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder are as they were written; found out without TensorFlow, which `impala runs` avoids.
+"""Which checkpoints of a folder are intact; checked without TensorFlow, so that `impala runs` need not import it.
 
     state.json   {"frames": …, "updates": …, "sha256": {file: digest}, "state_sha256": digest of all the rest of it}
 """
@@ -48,10 +48,10 @@ def newest_state(directory: Path) -> dict[str, Any] | None:
 
 
 def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
-    """Sets the newest checkpoints aside, so that training goes on from one of at least `num_updates` before them.
+    """Sets the newest checkpoints aside, so that training goes on from one at least `num_updates` updates older.
 
     Returns:
-      the newest checkpoint as it was, and now.
+      the newest checkpoint before, and the newest one now.
 
     Raises:
       LookupError: there is none, or none so old.

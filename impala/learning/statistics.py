@@ -2,7 +2,7 @@
 
     worker: increments, sums over what it played ──▶ server: state ← merge(state, increments of all) ──▶ workers
 
-They are sums in float64, so that all workers' counts become one as if one worker had played everything.
+Increments are sums in float64: added over all workers, they are what one worker that played everything would send.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,8 @@ class Statistics:
     ):  # fmt: skip
         self.num_features, self.returns_discount, self._beta, self._adapt = num_features, returns_discount, beta, adapt
         self.has_returns, self.has_penalty = returns_discount is not None, beta is not None
-        # β (of increments: the sum of KLs), and of increments how many; then count, sum, sum of squares of each moment.
+        # [0]: β; in increments the sum of KLs. [1]: in increments the number of these. Then, of each kind of moments,
+        # count, sums, sums of squares.
         self._observations = slice(2, 2 + 1 + 2 * num_features) if num_features else slice(2, 2)
         self._returns = slice(self._observations.stop, self._observations.stop + 3 * self.has_returns)
         self.size = self._returns.stop if self._returns.stop > 2 or self.has_penalty else 0
@@ -64,7 +65,7 @@ class Statistics:
         return float(_moments(*state[self._returns])[1]) if self.has_returns else 1.0
 
     def of_observations(self, observations: np.ndarray) -> np.ndarray:
-        """Returns the increments by observations [N, …]."""
+        """Returns the increments due to observations [N, …]."""
         flat, increments = np.reshape(observations, [len(observations), -1]).astype(np.float64), np.zeros(self.size)
         if self.num_features:
             sums = [len(flat)], flat.sum(axis=0), np.square(flat).sum(axis=0)
@@ -72,7 +73,7 @@ class Statistics:
         return increments
 
     def of_returns(self, returns: np.ndarray) -> np.ndarray:
-        """Returns the increments by discounted returns [N]."""
+        """Returns the increments due to discounted returns [N]."""
         increments = np.zeros(self.size)
         if self.has_returns:
             returns = np.asarray(returns, np.float64)
@@ -80,7 +81,7 @@ class Statistics:
         return increments
 
     def of_kl(self, total: float, count: float) -> np.ndarray:
-        """Returns the increments by the KLs of `count` transitions after the policy's last update of an iteration."""
+        """Returns the increments due to KLs of sum `total` over `count` transitions, after an iteration's updates."""
         increments = np.zeros(self.size)
         if self.has_penalty:
             increments[:2] = total, count

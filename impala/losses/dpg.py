@@ -4,7 +4,7 @@
     loss = ½ δ² − g · π(x_0),   g = clip(∂Q(x_0, a) / ∂a at a = π(x_0))
 
 Q⁻ and π⁻ are the target networks. No gradient flows into y or g, so the value learns from the first term alone and the
-policy from the second: its gradient is g · ∂π/∂φ, with g clipped element by element (Ape-X, Horgan et al. 2018,
+policy from the second: it ascends g · ∂π/∂φ, with g clipped element by element (Ape-X, Horgan et al. 2018,
 arXiv:1803.00933, appendix D). Episodes end in windows as in `losses.q_learning`.
 """
 
@@ -22,7 +22,7 @@ def dpg(
 ) -> Callable:  # fmt: skip
     """Makes the loss, summed over the windows of a batch, or their mean.
 
-    Where windows have an `importance`, each counts with its share of the largest one, in both terms.
+    Where windows have an `importance`, both terms of each are weighted with it, divided by the largest of the batch.
 
     Args:
       discount: γ.

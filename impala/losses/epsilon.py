@@ -1,4 +1,4 @@
-"""ε-correction of the policy gradient, which keeps log π bounded where π has left μ's actions (GA3C; IMPALA, 5.2.2).
+"""ε-correction of the policy gradient, which keeps log π bounded where π rarely takes μ's actions (GA3C; IMPALA 5.2.2).
 
 Targets and advantages are those of `none`. Fixed point of the value: V^μ. Limits: ε → 0 is no correction; in the
 papers' form the gradient's factor is ½ at π = ε and falls to 0 below, in the code's form it drops to 0 at once.

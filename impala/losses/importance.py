@@ -1,4 +1,4 @@
-"""What losses over windows from a replay share: weights of importance, and the errors that become priorities."""
+"""What losses over replayed windows share: importance weights, and TD errors as priorities."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et a
 def reduced(
     rows: tf.Tensor, td_error: tf.Tensor, batch, reduction: str, *, priority: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:  # fmt: skip
-    """Sums or averages the losses of windows, each with its share of the largest importance, if any.
+    """Sums or averages the losses of windows, each times importance / largest importance, if they have one.
 
     Args:
       rows: [B], the windows' losses.
@@ -18,7 +18,7 @@ def reduced(
       priority: [B], |δ| unless given.
 
     Returns:
-      the loss, and the metrics `loss`, `td_error`, `num_rows` and, with an importance, the largest one, which a group
+      the loss, and the metrics `loss`, `td_error`, `num_rows` and, with an importance, `importance_max`, which a group
       of learners needs, and the column `priority` [B]
     """
     metrics = {"td_error": tf.reduce_mean(tf.abs(td_error)), "num_rows": tf.cast(tf.shape(rows)[0], tf.float32)}

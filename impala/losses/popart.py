@@ -1,4 +1,4 @@
-"""PopArt in the actor-critic loss: targets are computed in the game's units, errors and advantages in the task's own.
+"""PopArt in the actor-critic loss: targets are in units of reward, errors and advantages are normalised by task.
 
     v_s, A_s from the correction on V = σ_k n + μ_k;   value loss ½ ((v_s − μ_k) / σ_k − n(x_s))²;   advantage A_s / σ_k
 

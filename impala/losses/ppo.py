@@ -86,7 +86,7 @@ def _ratio(log_rho_tm1):
 
 
 def _errors(rows: Rows, batch, clip) -> tf.Tensor:
-    """Returns the value loss of each transition, [T, B]; with `clip`, values may not move further from the old ones."""
+    """Returns the value loss of each transition, [T, B]; with `clip`, moving V further than that gains nothing."""
     errors = tf.square(batch.target_tm1 - rows.v_tm1)
     if clip is not None:
         moved = rows.v_tm1 - batch.v_behaviour_tm1

@@ -6,8 +6,8 @@ Q⁻ is the target network. b is its best action (Mnih et al. 2015, doi:10.1038/
 network's (van Hasselt et al. 2016, arXiv:1509.06461). A termination ends the sum; where an episode is cut off before n
 steps, the last of its states bootstraps. No gradient flows into y.
 
-`corrected` takes y from a Q-based correction instead, over all states of a window: n steps that were chosen by another
-policy than the one whose values are learned.
+`corrected` takes y from a Q-based correction instead, over all states of a window, since its n steps were chosen by
+another policy than the one whose values are learned.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def q_learning(
 ) -> Callable:  # fmt: skip
     """Makes the loss, summed over the windows of a batch, or their mean.
 
-    Where windows have an `importance`, each counts with its share of the largest one.
+    Where windows have an `importance`, each is weighted with it, divided by the largest of the batch.
 
     Args:
       error: of the TD errors [B].
@@ -50,8 +50,8 @@ def q_learning(
 
     Returns:
       (outputs, batch) → (loss, metrics): outputs are `networks.q_values.Windows`, batch a time-major `Chunk` of n
-      transitions. Where windows have an importance, since they are drawn by priority, the metrics have the largest,
-      which a group of learners needs, and a column `priority` [B].
+      transitions. Where windows have an importance, since they are drawn by priority, the metrics have
+      `importance_max`, which a group of learners needs, and a column `priority` [B].
     """
 
     def target_of(outputs, batch):
@@ -136,7 +136,7 @@ def first_priorities(
     r_t: np.ndarray, discount_t: np.ndarray, is_first: np.ndarray, q_taken: np.ndarray, q_best: np.ndarray,
     *, discount: float, reward_clipping: str = "abs_one",
 ) -> np.ndarray:  # fmt: skip
-    """Returns |δ| of N windows of n transitions by the action values with which they were played: [N], in NumPy.
+    """Returns |δ| of N windows of n transitions from the action values computed while acting: [N], in NumPy.
 
     The network that acted both chooses and values the last action (Ape-X, Horgan et al. 2018, algorithm 1).
 

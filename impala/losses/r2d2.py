@@ -6,7 +6,7 @@
 
 The loss of a sequence is ½ Σ_t δ_t², its priority η max |δ_t| + (1 − η) mean |δ_t|. Sums end at terminations. Where an
 episode is cut off, or the sequence ends, before n steps, the last of its states bootstraps; there is nothing to learn
-across a reset. With another Q-based correction than n steps its targets, in the units of rewards, go through h.
+across a reset. With a Q-based correction instead of n steps, its targets, in units of reward, go through h.
 """
 
 from collections.abc import Callable
@@ -38,13 +38,13 @@ def n_step_targets(r_t, discount_t, is_first, value, n: int):
 
     Args:
       r_t, discount_t: [T, B], rewards, and γ, or 0 at a termination.
-      is_first: [T+1, B], of the states; where it is True no transition leads.
+      is_first: [T+1, B], of the states; no transition leads to one where it is True.
       value: [T+1, B], of the states.
     """
     concat, where = (tf.concat, tf.where) if tf.is_tensor(value) else (np.concatenate, np.where)
     target = value  # of 0 steps
     for _ in range(n):
-        # The transition behind the next state may lead across a reset; behind the last state there is none.
+        # The transition after the next state may lead across a reset; after the last state there is none.
         goes_on = concat([where(is_first[2:], value[1:-1], target[1:-1]), value[-1:]], axis=0)
         target = concat([r_t + discount_t * goes_on, value[-1:]], axis=0)
     return target[:-1]
@@ -54,11 +54,11 @@ def r2d2(
     *, n_step: int, burn_in: int, max_share: float = 0.9, rescales: bool = True, correction: Callable | None = None,
     policy_epsilon: float = 0.0, discount: float = 0.997, reward_clipping: str = "none", reduction: str = "mean",
 ) -> Callable:  # fmt: skip
-    """Makes the loss, summed over time, and over the sequences of a batch or their mean.
+    """Makes the loss, summed over time, and summed or averaged over the sequences of a batch.
 
     Args:
       n_step: n.
-      burn_in: transitions at the front of a batch of which nothing is learned.
+      burn_in: transitions at the start of each sequence of which nothing is learned.
       max_share: η.
       rescales: whether values are in units of h.
       correction: one of `corrections.Q_SCHEMES`, with its parameters, instead of n steps. It values π, ε-greedy in the
@@ -149,12 +149,12 @@ def first_priorities(
     *, n_step: int, max_share: float = 0.9, rescales: bool = True, discount: float = 0.997,
     reward_clipping: str = "none",
 ) -> np.ndarray:  # fmt: skip
-    """Returns the priorities of N sequences by the action values with which they were played: [N], in NumPy.
+    """Returns the priorities of N sequences from the action values computed while acting: [N], in NumPy.
 
     There is no target network: the one that acted both chooses and values the last action, as in SEED RL.
 
     Args:
-      r_t, discount_t: [T, N], behind burn-in; the discount is 0 at a termination and 1 elsewhere.
+      r_t, discount_t: [T, N], after burn-in; the discount is 0 at a termination and 1 elsewhere.
       is_first: [T+1, N], of the states.
       q_taken, q_best: [T+1, N], of the action taken in each state, and of the best one.
       n_step, max_share, rescales, discount, reward_clipping: as in `r2d2`.

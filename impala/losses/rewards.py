@@ -1,4 +1,4 @@
-"""What losses make of rewards."""
+"""How losses clip rewards."""
 
 import tensorflow as tf
 

@@ -23,8 +23,8 @@ class CsvLog:
 
     The file stays under `max_bytes`: when it is full, every second row is removed, and from then on only every second
     one is written. Rows that belong together, `num_together` of them, are kept or left out together. A full disk loses
-    whole rows, which are counted, never parts of one. Of a file that is partly unreadable the readable rows stay, and a
-    copy is set aside.
+    whole rows, which are counted, never parts of one. If a file is partly unreadable, its readable rows stay, and a
+    copy of it is set aside.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class CsvLog:
         self._keep_every, self._count, self._num_together = 1, 0, num_together
         self.num_failed = 0  # rows, and whole files, that the disk did not take
         self._file = None
-        # Contents that the file does not have yet; until the disk has room, it stays as it was and takes no rows.
+        # Contents to be written; until the disk has room for them, the file stays as it was and takes no rows.
         self._pending: bytes | None = encoded(self._kept(last_update) if last_update else [], columns, with_header=True)
         self._trying(self._install, num_rows=1)
 
@@ -140,7 +140,7 @@ def append_whole(descriptor: int, data: bytes) -> None:
 
 
 def read_csv(path: str | Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file that can be read; [] if it is missing.
+    """Returns the readable rows of a CSV file; [] if it is missing.
 
     A last line cut short by a kill is left out.
     """

@@ -64,7 +64,7 @@ def verdict(*, learner_wait: float, actor_blocked: float, queue_fill: float) -> 
 
 
 def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) -> dict[str, Any]:
-    """Returns the columns `LAG_COLUMNS` from the policy lags of chunks: `lags`, means over steps, and the `largest`.
+    """Returns the columns `LAG_COLUMNS` from each chunk's policy lags: the mean over its steps and the `largest`.
 
     lag_histogram: "0:3 1:5 2:9 4:1", the fresh chunks in bins that begin at 0, 1, 2, 4, 8, …
     """
@@ -195,10 +195,11 @@ class Monitor:
         return self._evaluations[-1] if self._evaluations else None
 
     def has_reached(self, target: float) -> bool:
-        """Returns whether `return_mean` is `target` or more; with `target_is_evaluated` the last two evaluations.
+        """Returns whether `return_mean` (with `target_is_evaluated`, both last evaluations) reached `target`.
 
-        One may catch a policy at a good moment: DQN's on Catch went from 1.0 to 0.3 in 31 updates before it settled.
-        From then on no more episodes count, so that the last row shows it. False until there is an update to write.
+        A single evaluation may be luck: DQN's on Catch went from 1.0 to 0.3 in 31 updates before it settled. Once the
+        target is reached, no more episodes count, so that the last row shows it. False until there is an update to
+        write.
         """
         with self._lock:
             if self._target_is_evaluated:
@@ -278,7 +279,7 @@ class Monitor:
 
     @property
     def silent_units(self) -> dict[str, float]:
-        """The smallest share in the last twelve rows by layer, {} before: one batch may hold one situation only."""
+        """By layer, the smallest share in the last twelve rows, since one batch may show one situation; {} before."""
         if len(self._silent_units) < _NUM_ROWS_SILENT:
             return {}
         return {layer: min(row[layer] for row in self._silent_units) for layer in self._silent_units[-1]}

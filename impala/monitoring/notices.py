@@ -6,7 +6,7 @@ from typing import Any, Protocol
 _SILENT_SECONDS = {"starting": 90.0}  # before a notice; imports and the first update took so long on busy machines
 _SILENT_ELSE = 15.0
 _USUAL_GROWTH_MB = 500.0  # of every node in its first minutes
-_MANY = 0.25  # of a layer's units that are silent
+_MANY = 0.25  # share of silent units in a layer that causes a notice
 
 
 class Node(Protocol):

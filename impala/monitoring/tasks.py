@@ -1,4 +1,4 @@
-"""One run, several tasks: what each of them got and reached, in tasks.csv."""
+"""One run, several tasks: frames, episodes and returns of each, in tasks.csv."""
 
 import collections
 import math
@@ -15,11 +15,11 @@ TASK_COLUMNS = (
     "updates", "wall_seconds", "task", "environment", "frames", "episodes", "return_mean", "human_normalised",
 )  # fmt: skip
 SUMMARY_COLUMNS = ("human_normalised_median", "human_normalised_iqm", "capped_mean")
-_WINDOW = 100  # episodes in return_mean, as many as there are until then
+_WINDOW = 100  # episodes in return_mean; fewer until so many have ended
 
 
 class TaskLog:
-    """Counts frames and returns by task; with more than one task it writes a row for each of them a period.
+    """Counts frames and returns by task; with several tasks, writes a row for each every period.
 
     Args:
       folder: of the run.

@@ -11,10 +11,10 @@ _BLOCK = 4  # pixels; the stride of the first convolution
 
 
 class BlockConv(tf.Module):
-    """An s×s/(b) convolution without padding, s a multiple of b, on frames whose b×b blocks were turned into channels.
+    """An s×s convolution of stride b without padding, s a multiple of b, on frames whose b×b blocks became channels.
 
-    The kernel is kept as the ordinary [s, s, k, channels]; only its use is rearranged. Same result as `Conv2D` on
-    `scale` · (frames − levels), with a level for each plane. No gradient flows to the frames.
+    The kernel is kept in the ordinary shape [s, s, k, channels], and rearranged in each call. Same result as `Conv2D`
+    on `scale` · (frames − levels), with a level for each plane. No gradient flows to the frames.
     """
 
     def __init__(self, channels: int, size: int, block: int, num_stacked: int, scale: float, build: Builder):

@@ -11,7 +11,7 @@ from impala.networks.q_values import stack_at
 from impala.networks.target import Pair
 from impala.types import EnvironmentSpec
 
-_LAST_WEIGHTS = 3e-3  # of the layers that end in an action or a value, uniform: both begin near 0
+_LAST_WEIGHTS = 3e-3  # bound of the output layers' uniform initial weights: action and value begin near 0
 
 
 class Outputs(NamedTuple):

@@ -16,7 +16,7 @@ def stack_planes(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int) -> tf
 def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block: int) -> tf.Tensor:
     """Returns the same stacks as [n, B, H/block, W/block, k·block²]: each block of pixels becomes channels.
 
-    A convolution with stride `block` sees the same numbers in runs of block² instead of k, which is what makes the
+    A convolution with stride `block` reads the same numbers in contiguous runs of block² instead of k, which makes the
     first layer and the stacking itself cheap on a CPU (`BlockConv`).
     """
     n_k, b, h, w = (frames.shape[i] if frames.shape[i] is not None else tf.shape(frames)[i] for i in range(4))

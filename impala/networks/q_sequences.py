@@ -1,8 +1,8 @@
 """What a loss over sequences needs from two copies of a network of action values, with a core or without.
 
     ├─ burn-in ─┼────── T ──────┤
-    without        states 0 … T         Both copies begin at the stored core state. Burn-in lets the core recover from
-    gradient       are learned          its age: it was left there by older weights (R2D2, Kapturowski et al. 2019).
+    without        states 0 … T         Both copies begin at the stored core state, which older weights computed;
+    gradient       are learned          burn-in brings it up to date (R2D2, Kapturowski et al. 2019).
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from impala.networks.target import Pair
 
 
 class Sequences(NamedTuple):
-    """Action values of the T + 1 states behind burn-in, of B sequences."""
+    """Action values of the T + 1 states after burn-in, of B sequences."""
 
     q: tf.Tensor  # [T+1, B, A]
     target_q: tf.Tensor  # [T+1, B, A], by the target network, without gradient
@@ -26,7 +26,7 @@ class WithTarget(Pair):
 
     Args:
       num_stacked: k of the observations.
-      burn_in: states from which the core is brought up to date only.
+      burn_in: states that only bring the core state up to date.
     """
 
     _online: QValues
@@ -41,7 +41,7 @@ class WithTarget(Pair):
         return self._online(*inputs)
 
     def on_sequences(self, observation: tf.Tensor, is_first: tf.Tensor, *memory) -> Sequences:
-        """Applies both networks to the states behind burn-in.
+        """Applies both networks to the states after burn-in.
 
         Args:
           observation: [burn-in + T + k, B, …], the first k − 1 of them the older planes of the stack at time 0.
@@ -77,7 +77,7 @@ def from_time(frames: tf.Tensor, is_first: tf.Tensor, time: int, num_stacked: in
     """
     same_episode, planes = tf.ones_like(is_first[0]), []
     for age in range(1, num_stacked):
-        if time - age + 1 >= 0:  # else the frame is as old as the input, whose older planes are zeroed already
+        if time - age + 1 >= 0:  # else the frame precedes time 0, and is zeroed already if older than the episode
             same_episode &= ~is_first[time - age + 1]
         keep = tf.reshape(tf.cast(same_episode, frames.dtype), [-1] + [1] * (len(frames.shape) - 2))
         planes.append(frames[time + num_stacked - 1 - age] * keep)

@@ -7,7 +7,7 @@ _MOST_DEVIATIONS = 10.0
 
 
 class Normalised(tf.Module):
-    """A network that sees observations less their mean, by their standard deviation, at most 10 of these.
+    """A network that sees observations minus their mean, over their standard deviation, clipped to ±10.
 
     The moments are given to it; they travel and are saved with the parameters.
 
@@ -42,5 +42,5 @@ class Normalised(tf.Module):
 
 
 def variables_of(network) -> list:
-    """Returns what travels of a network: its parameters, then the statistics that it keeps, if any."""
+    """Returns what is sent of a network: its parameters, then the statistics that it keeps, if any."""
     return [*network.trainable_variables, *getattr(network, "statistics", ())]

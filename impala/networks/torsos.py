@@ -11,7 +11,7 @@
 Layers start orthogonal with gain √2 (Engstrom et al. 2020 measure what that is worth to policy gradients).
 
 How frames enter: `networks/features.py`. A torso of one's own, `package.module:name`, is called with those arguments of
-`make` that it takes.
+`make`, and `num_stacked`, that it takes.
 """
 
 import itertools

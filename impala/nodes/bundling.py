@@ -1,4 +1,4 @@
-"""A bundle (Nair et al. 2015): it acts, keeps what it played in a replay, and differentiates what it draws."""
+"""A bundle (Nair et al. 2015): it acts, keeps what it played in a replay, and computes gradients from what it draws."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from impala.types import EnvironmentSpec, Origin, map_fields, zeros
 
 
 class Bundle(Base):
-    """A worker with a replay of its own, in memory, or with a share in that of all workers.
+    """A worker with a replay of its own, in memory, or with one that all workers share.
 
-    It paces itself: once its share of `replay.min_size` is there, windows are drawn `replay.samples_per_insert` times
-    for each that it adds.
+    Once it has added its share of `replay.min_size` windows, it draws `replay.samples_per_insert` windows for each one
+    that it adds.
 
     Args:
-      replay: an `InTable` that all workers share; None: its own.
+      replay: its `InTable`, if all workers share a table; None: a replay of its own.
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0, *, replay=None):
@@ -30,8 +30,8 @@ class Bundle(Base):
         agent, actor = agents.of(config), config.actor
         self._exploration = agent.make_exploration(config, spec)
         self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
-        self._num_steps = self._num_drawn = 0  # steps since the last gradient that counted; batches drawn
-        self._target = -1  # how often θ⁻ had been renewed at the server when it was taken over
+        self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
+        self._target = -1  # number of the θ⁻ in use, which the server renews every `target_period` updates
         self._replay = replay or InMemory(config, spec, _generator(config, index, incarnation))
         self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
@@ -77,7 +77,7 @@ class Bundle(Base):
         return batch
 
     def differentiate(self, batch):
-        """See `Base`; also looks whether the loss is an outlier."""
+        """See `Base`; also checks whether the loss is an outlier."""
         gradient = super().differentiate(batch)
         self._refused = self._outliers(float(gradient.metrics[self.metrics.index("loss")]))
         return gradient
@@ -92,7 +92,7 @@ class Bundle(Base):
         return self._refused
 
     def answered(self, verdict: int) -> None:
-        """Forgets the steps that were counted with a gradient; those of a refused one go with the next."""
+        """Forgets the steps that went with an accepted gradient; those of a refused one go with the next."""
         from impala.learning.server import Verdict
 
         if verdict == Verdict.ACCEPTED:
@@ -100,7 +100,7 @@ class Bundle(Base):
 
     @property
     def wants_target(self) -> bool:
-        """Whether the server has renewed θ⁻ since it was taken over."""
+        """Whether the server has renewed θ⁻ since this worker fetched it."""
         return self.version // self._config.agent.target_period != self._target
 
     def assign_target(self, arrays: Sequence) -> None:
@@ -133,17 +133,17 @@ class InMemory:
         return self._windows.lane(first)
 
     def draw(self):
-        """Returns a batch of windows, or None if there is none yet."""
+        """Returns a batch of windows; an `InTable` returns None if none comes in time."""
         from impala.replay.windows import to_tensors
 
         return to_tensors(self._windows.sample(self._batch_size, self._random))
 
 
 class InTable:
-    """A worker's share in a table that all fill and draw from.
+    """One worker's access to a table that all workers fill and draw from.
 
     Args:
-      place: of the worker, as of a learner.
+      place: the worker's, as if it were a learner.
       table: `reverb.Client` of the table's server.
     """
 

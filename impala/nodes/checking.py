@@ -1,4 +1,4 @@
-"""Whether what a configuration names exists on this machine and fits together: asked before any process starts."""
+"""Checks, before any process starts, that what a configuration names exists on this machine and fits together."""
 
 from impala import agents, own
 from impala.config import Config, ConfigError
@@ -14,8 +14,8 @@ def check(config: Config) -> EnvironmentSpec:
 
     Raises:
       ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
-        alike, the torso does not take their observations, or the correction their actions; a part of the user's own
-        cannot be imported, or does not do what is asked of it.
+        alike, the torso does not take their observations, or the correction does not take their actions; a part of the
+        user's own cannot be imported, or does not do what is asked of it.
     """
     from impala import environments
 

@@ -1,6 +1,6 @@
 """How much memory a run takes, estimated before any process starts: a run that does not fit is refused in one line.
 
-Rough on purpose, and without TensorFlow: it catches numbers that are far too large. Every agent takes
+Rough on purpose, and without TensorFlow: it catches numbers that are far too large. A run takes
 
     processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
     environments   1 MB each, and two chunks: one that is written, one that waits for the table
@@ -107,7 +107,7 @@ def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
     if config.agent.name == "dpg":
         yield from _deterministic(config, math.prod(shape), spec.actions.num_dimensions)
         return
-    if network.torso == "mlp" or own.is_own(network.torso):  # of one's own nothing is known: as a layer of 256 units
+    if network.torso == "mlp" or own.is_own(network.torso):  # a user's own is unknown: taken as a layer of 256 units
         features = math.prod(shape) * spec.num_stacked
         sizes = network.hidden_sizes if network.torso == "mlp" else (256,)
     elif network.torso == "resnet":
@@ -144,7 +144,7 @@ def _deterministic(config: Config, num_features: int, num_dimensions: int) -> It
 
 
 def _residual(shape, inputs: int) -> Iterator[Layer]:
-    """The ResNet's sections: a convolution, a max-pool, four more; the last item counts what is left of a frame."""
+    """The ResNet's sections: a convolution, a max-pool, four more convolutions; the last item counts the features."""
     height, width = shape[:2]
     for channels in (16, 32, 32):
         yield Layer((9 * inputs + 1) * channels, height * width * channels)

@@ -1,4 +1,4 @@
-"""What passes between a worker and the shards of a parameter server: a gradient there, parameters back.
+"""What passes between a worker and the shards of a parameter server: gradients to them, parameters back.
 
 A message is a list of arrays, which cross through shared memory on one machine and over RPC from one to another.
 """
@@ -41,7 +41,7 @@ class Shard(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server says of a gradient: newest parameters of all shards; all else of the first."""
+    """The answer to a gradient: the newest parameters of all shards; everything else comes from the first shard."""
 
     verdict: int
     version: int
@@ -57,7 +57,7 @@ def settings_of(config: Config) -> dict[str, str]:
 
 
 def difference(mine: Facts, theirs: Facts) -> str | None:
-    """Returns in words what a worker has that a server does not, or None."""
+    """Returns in words the first difference of a worker's facts from the server's, or None."""
     for key, value in mine.settings.items():
         if theirs.settings.get(key) != value:
             return f"{key}={theirs.settings.get(key)}; expected {value}"
@@ -93,9 +93,9 @@ class Exchange:
         self._frames_per_step, self._should_stop, self._number = frames_per_step, should_stop, 0
 
     def __call__(self, gradient, num_transitions: int, increments: np.ndarray, is_outlier: bool = False) -> Answer:
-        """Sends a `differentiators.Gradient` to all shards, each its part; returns what they answer.
+        """Sends each shard its part of a `differentiators.Gradient`; returns what they answer.
 
-        `increments` of the statistics go to all of them: each keeps its own, and all keep the same.
+        `increments` of the statistics go to all of them: each keeps a copy of the statistics, and all copies are equal.
         """
         flags = int(gradient.is_finite) + 2 * int(is_outlier)
         from impala.acting import remote

@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def from_tables(place: Place, table):
-    """Makes the source of chunks that actors write into this learner's Reverb server, `table` its client."""
+    """Makes the source of chunks that actors write into this learner's Reverb server; `table` is its client."""
     from impala.replay import checks, sources
 
     config, run, num_learners = place.config, place.run, place.config.learner.num_learners
@@ -66,6 +66,6 @@ def _of_feeder(place: Place) -> dict:
         num_prefetched=config.num_prefetched_batches,
         device=place.device,
         num_updates=place.num_updates,
-        max_lag=config.learner.max_lag if config.learner.num_learners == 1 else None,  # a group drops in `LearnerNode`
+        max_lag=config.learner.max_lag if config.learner.num_learners == 1 else None,  # a group: see `LearnerNode`
         record=Recorder(place.run.folder / "chunks", config.record_chunks) if is_recorded else None,
     )

@@ -17,7 +17,7 @@ from impala.nodes.saving import Saver
 from impala.nodes.side_jobs import Periodically
 from impala.types import EnvironmentSpec, Episode
 
-UNSOUND = "unsound_"  # prefix of a reason, where counts of a group are summed
+UNSOUND = "unsound_"  # prefix of a reason in the names of counts, which a group sums
 
 
 class Head:
@@ -92,7 +92,7 @@ class Head:
         self.monitor.add_evaluation(mean)
 
     def status(self) -> dict[str, Any]:
-        """Returns the last row of metrics, empty before there is one, and the bound of the policy lag."""
+        """Returns the last row of metrics, the bound of the policy lag and the fitness; {} before the first row."""
         row = self.monitor.status()
         return row and row | {"max_lag": self._config.learner.max_lag, "fitness": self.monitor.fitness()}
 
@@ -195,7 +195,7 @@ class Head:
         return 100_000 + _num_bytes([*network.variables, *optimizer.variables()])
 
     def _disk_words(self) -> str:
-        """Returns a line on the disk that checkpoints (one more while writing) and CSV files take, and what is free."""
+        """Returns a line on the disk space for checkpoints (one more while writing) and CSV files; warns if short."""
         config, weights = self._config, 100_000 + _num_bytes(self._trackables["network"].variables)
         checkpoints = (config.num_checkpoints + 1) * self._checkpoint_bytes()
         needed_mb = (checkpoints + 2 * weights * bool(config.evaluator.num_episodes) + self.monitor.max_bytes) / 1e6
@@ -210,7 +210,7 @@ class Head:
 
 
 class Follower:
-    """The head of a learner that leaves all this to the first of its peers: it only counts frames."""
+    """The head of every learner but the first, which does the rest for all: it only counts frames."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, stop, num_updates: Callable[[], int]):
         from impala.monitoring import metrics

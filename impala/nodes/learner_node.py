@@ -36,7 +36,7 @@ class LearnerNode:
         from impala.launching import processes, roles
 
         process = run.member * config.learner.num_learners + index
-        self.stop = processes.prepare(roles.LEARNER, process)  # before the seconds that the imports take
+        self.stop = processes.prepare(roles.LEARNER, process)  # first: the imports take seconds
         import tensorflow as tf
 
         from impala.learning import weights
@@ -62,9 +62,9 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
-        self._num_dropped, self.totals = 0, {}  # chunks dropped as one learner's were too old; all learners' counts
+        self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
-        self.after_update: list[Callable[[Any], None]] = []  # of the update's `learners.Result`
+        self.after_update: list[Callable[[Any], None]] = []  # called with an update's `learners.Result`
         self.jobs: list[Periodically] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
         self.columns: list[Callable] = [self._source.columns, *agents.exploration_columns(config)]
@@ -100,7 +100,7 @@ class LearnerNode:
     # --- an update ---
 
     def step(self) -> dict[str, float]:
-        """Takes one batch and applies one update; returns its metrics, {} if no batch came within a second."""
+        """Takes one batch and applies one update; returns its metrics, {} if `_next_batch` returned None."""
         batch = self._next_batch()
         return {} if batch is None else self._update(batch)
 
@@ -114,7 +114,7 @@ class LearnerNode:
         if not is_ready or self.is_over:
             return None
         batch, self._held = self._held, None
-        if num_old:  # all drop theirs: one that dropped alone would wait for chunks that the others have no room for
+        if num_old:  # all drop theirs: if one did alone, it would wait for actors that the others' full queues block
             self._num_dropped += self._config.num_fresh // self._group.size
             return None
         return batch

@@ -14,7 +14,7 @@ from impala import agents, own
 from impala.config import Config, ConfigError
 from impala.types import EnvironmentSpec
 
-_ANSWER = "own parts: "  # begins the line that is not the parts' own
+_ANSWER = "own parts: "  # begins our line on stdout, where the parts may print, too
 
 
 def check_agent(word: str) -> None:
@@ -127,6 +127,6 @@ def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
 
 def told(error: BaseException) -> str:
-    """Returns an error and the line that raised it, which the user has to mend."""
+    """Returns an error and the line that raised it, which the user has to fix."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"

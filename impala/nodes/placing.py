@@ -9,9 +9,9 @@ _SERVERS = (roles.SERVER.name, roles.SHARD.name)  # of parameters; they need wha
 def placement(config: Config) -> ray_cluster.Placement:
     """Returns where the nodes of a run may stand.
 
-    Learner i and its table share a host: a batch crosses no network. What writes into the run's folder, the first
-    learner of a run or of each member and the evaluator, stands where the command was given, unless the folder is
-    everywhere.
+    Learner i and its table share a host: a batch crosses no network. What writes into the run's folder (the first
+    learner of the run or of each member, the first shard, the evaluator) stands where the command was given, unless all
+    hosts share that folder.
     """
     cluster, num_learners = config.cluster, config.learner.num_learners
 
@@ -42,7 +42,7 @@ def placement(config: Config) -> ray_cluster.Placement:
 
 
 def placement_again(config: Config) -> ray_cluster.Placement:
-    """Returns the placement of a later launch of the same command, which begins with as few actors as one.
+    """Returns the placement of a later launch of the same command, which begins once one actor stands.
 
     Hosts that were lost meanwhile need not be back for the run to go on.
     """
@@ -50,7 +50,7 @@ def placement_again(config: Config) -> ray_cluster.Placement:
 
 
 def _num_awaited(config: Config) -> int | None:
-    """Returns how many nodes that return alone must stand: actors, and the evaluators, one for each member."""
+    """Returns how many `returns_alone` nodes must stand first: actors, and an evaluator for each member; None: all."""
     if config.cluster.min_actors is None:
         return None
     return config.cluster.min_actors + config.population.size * bool(config.evaluator.num_episodes)

@@ -3,16 +3,16 @@
 Several members train side by side, each with a learner, a table and actors of its own. After `burn_in_frames`, and then
 every `period_episodes` episodes, a member looks at one other, drawn at random:
 
-    exploit   the other is fitter by more than `threshold`: take its weights, optimizer and hyper-parameters
-    explore   in any case, multiply each hyper-parameter with `factor` or divide it by it, with `probability`
+    exploit   if the other is fitter by more than `threshold`, take its weights, optimizer and hyper-parameters
+    explore   in any case, with `probability`, multiply or divide each hyper-parameter by `factor`
 
 Hyper-parameters begin at the configured values or, with a `spread` above 1, within that factor of them. Members read
 each other's checkpoints, which also hold their fitness: none waits for another, and a resumed population continues
 where it was.
 
-Fitness is the mean return of the last 100 episodes, human-normalised where there is a table (`monitoring.scores`). What
-evolves of a hyper-parameter (learning rate, entropy cost, the optimizer's ε) is a factor on its configured and
-scheduled value. If a member has several learners, the first one decides and tells the others.
+Fitness is the mean return of the last 100 episodes, human-normalised if human scores exist (`monitoring.scores`). A
+hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a factor on its configured and scheduled
+value. If a member has several learners, the first one decides and tells the others.
 """
 
 import logging

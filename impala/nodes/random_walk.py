@@ -6,7 +6,7 @@ import numpy as np
 
 
 class RandomWalk:
-    """Tries one more or one less of each number, and goes back if training became slower.
+    """Changes each number by −1, 0 or 1 at random, and goes back if training became slower.
 
     A period with the present numbers is followed by one with changed ones. If training was no slower in it, these stay
     and the next change is tried; if it was slower, the old numbers come back and are measured again, since training may

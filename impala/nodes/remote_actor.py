@@ -1,4 +1,4 @@
-"""What runs inside the process of an actor whose network is in another one; it does without TensorFlow."""
+"""What runs inside the process of an actor whose network is in another process; it does without TensorFlow."""
 
 import abc
 import functools
@@ -15,7 +15,7 @@ class RemoteActorNode(abc.ABC):
     """Steps one actor's environments in lanes until it is told to stop, and reports to the first learner.
 
     Args:
-      learners: RPC clients of the nodes that decide or predict; their `address` returns that of shared memory.
+      learners: RPC clients of the nodes that decide or predict; their RPC `address` returns a shared-memory address.
     """
 
     _tells_episodes = True  # False where they are counted elsewhere

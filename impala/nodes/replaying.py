@@ -1,4 +1,4 @@
-"""From a configuration to a replay table and the source of a learner's batches, where all of them come from it."""
+"""From a configuration to a replay table, and to the source of a learner whose batches all come from it."""
 
 import math
 
@@ -53,7 +53,7 @@ def make_keeper(config: Config, spec: EnvironmentSpec, run: Run, index: int = 0)
 
 
 def from_replay(place: Place, table):
-    """Makes the source of windows that are drawn from a replay table alone, `table` its client."""
+    """Makes the source of windows that are drawn from a replay table alone; `table` is its client."""
     from impala.replay import checks, prioritised, windows
 
     config, run, replay = place.config, place.run, place.config.replay
@@ -76,7 +76,7 @@ def from_replay(place: Place, table):
 
 
 def wait_for(table, stop):
-    """Returns what Reverb tells of the replay table once it answers: it may read a large copy; a writer would hang."""
+    """Waits until the replay table answers (it may be reading a large copy; a writer would hang). Returns its info."""
     from impala.replay import sources, tables
 
     while (info := sources.info_of(table, tables.REPLAY)) is None:

@@ -11,7 +11,7 @@ class Reporter:
     """Sends episodes and shares of time to the learner; what was not acknowledged is sent again.
 
     Args:
-      learner: RPC client of what has `report`.
+      learner: RPC client of a node with an RPC `report`.
       index: of the actor.
       incarnation: of its process: reports of a later one have higher numbers.
     """

@@ -60,7 +60,7 @@ class Saver:
         )  # fmt: skip
         self._failing_since, self.error = None, ""
         self.look()
-        self._pulse.send()  # at once: who is killed now has lost nothing
+        self._pulse.send()  # at once: if the node is killed now, the launcher knows that nothing is lost
         return None
 
     def look(self) -> None:

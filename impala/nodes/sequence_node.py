@@ -12,7 +12,7 @@ from impala.types import EnvironmentSpec, Origin
 
 
 class SequenceNode(CentralNode):
-    """A `CentralNode` that writes sequences into a replay table, trains on what it draws, and gives it new priorities.
+    """A `CentralNode` that writes sequences to a replay table, trains on those it draws, and updates their priorities.
 
     Every environment of all actors explores with a constant of its own. The run's frames are those that were played for
     all learners.
@@ -26,7 +26,7 @@ class SequenceNode(CentralNode):
         first=None,
     ):  # fmt: skip
         self._table, self._sinks, self._counting = table, {}, threading.Lock()
-        self._num_steps = self._num_counted = 0  # played for this learner; of all learners, counted as frames
+        self._num_steps = self._num_counted = 0  # played for this learner; of all learners', those counted as frames
         super().__init__(config, spec, run, index, peers=peers, first=first)
         batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)

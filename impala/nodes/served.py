@@ -1,4 +1,4 @@
-"""The nodes of a program whose gradients travel: the shards of a parameter server, its workers, the evaluator."""
+"""The nodes of a program with a parameter server: its shards, its workers, the evaluator."""
 
 import launchpad as lp
 
@@ -11,7 +11,7 @@ from impala.nodes.server_node import ServerNode, ShardNode
 from impala.nodes.worker_node import WorkerNode
 from impala.types import EnvironmentSpec
 
-_ASK_SECONDS = 30.0  # of one shard by another
+_ASK_SECONDS = 30.0  # timeout of calls from one shard to another
 
 
 def add_servers(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> list:

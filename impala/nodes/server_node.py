@@ -40,7 +40,7 @@ class ShardNode:
         self._begun = threading.Event()
         self.network = agents.of(config).make_network(config, spec, on_cpu=True)
         self._parameters = list(self.network.trainable_variables)
-        self.statistics, self._facts = shared.make_statistics(config, spec), {}  # these by worker
+        self.statistics, self._facts = shared.make_statistics(config, spec), {}  # facts by worker
         facts = exchanging.Facts(exchanging.settings_of(config), exchanging.parameters_of(self._parameters), [], [])
         shapes = [tuple(v.shape) for v in self._parameters]
         self._mine, self._shards = facts, exchanging.shards_of(config, shapes, facts, self.statistics.size)
@@ -54,7 +54,7 @@ class ShardNode:
         """Takes the `server.State` that this shard begins with, once."""
         from impala.learning import server
 
-        if self._begun.is_set():  # the answer was lost
+        if self._begun.is_set():  # a repeated call, whose answer was lost
             return
         config = self._config
         self.server = server.ParameterServer(
@@ -200,7 +200,7 @@ class ServerNode(ShardNode):
     # --- RPCs ---
 
     def get_weights(self, newer_than: int) -> tuple[int, list]:
-        """Returns (version, arrays of all shards), without arrays when `newer_than` is up to date."""
+        """Returns (version, all parameters and statistics), or (version, []) when `newer_than` is up to date."""
         from impala.networks.running import variables_of
 
         if self.server.version <= newer_than:
@@ -240,9 +240,9 @@ class ServerNode(ShardNode):
 
     @contextlib.contextmanager
     def _hold(self):
-        """Copies all shards of one moment into the network and the optimizer that checkpoints are made of.
+        """Copies all shards into the network and the optimizer that checkpoints are made of.
 
-        Gradients wait for the copy and not for the disk. One that is on its way then may be in some shards' parts only.
+        Gradients wait for the copy, not for the disk. One that arrives meanwhile may be included in some shards only.
         """
         from impala.learning import server
 
@@ -277,7 +277,7 @@ class ServerNode(ShardNode):
                     self.head.note_progress()
                 for job in jobs:
                     job.maybe_run()
-            self.server.is_done = lambda: True  # what is saved is what was trained
+            self.server.is_done = lambda: True  # no update after the last checkpoint
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
         except Exception as error:
@@ -286,7 +286,7 @@ class ServerNode(ShardNode):
         processes.finish(status, words)
 
     def _explores(self) -> dict[str, float]:
-        """Returns how much the workers of an agent that replays explore: they go by the frames of the run."""
+        """Returns how much workers explore, which depends on the run's frames; {} for an agent that does not replay."""
         if not self._config.replays_alone:
             return {}
         agent = agents.of(self._config)

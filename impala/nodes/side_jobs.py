@@ -11,7 +11,7 @@ from impala.types import Chunk
 
 
 class Periodically:
-    """Runs a job at most once a period; sooner again if it returns after how many seconds."""
+    """Runs a job at most once a period; if the job returns fewer seconds than that, it runs again after these."""
 
     def __init__(self, seconds: float, job: Callable[[], float | None]):
         self._seconds, self._job, self._due = seconds, job, time.monotonic() + seconds

@@ -159,7 +159,7 @@ class Trainers:
             return batch
 
     def _prepare(self) -> None:
-        """Takes one turn of a trainer; at most as many batches wait as there are trainers."""
+        """Takes one turn of a trainer; begins no batch while as many wait as there are trainers."""
         from impala.replay import datasets
 
         with self._changed:

@@ -1,4 +1,4 @@
-"""Which worker of a parameter server a configuration has."""
+"""Which kind of worker a configuration has."""
 
 from impala.config import Config
 from impala.nodes.bundling import Bundle
@@ -7,7 +7,7 @@ from impala.types import EnvironmentSpec
 
 
 def make(config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0, *, replay=None) -> Base:
-    """Makes the worker `index`; `replay` is its `bundling.InTable`, if all share one."""
+    """Makes the worker `index`; `replay` is its `bundling.InTable`, if all share a table."""
     if config.replays_alone:
         return Bundle(config, spec, index, incarnation, replay=replay)
     return Worker(config, spec, index, incarnation)

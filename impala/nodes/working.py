@@ -1,4 +1,4 @@
-"""A worker: it acts with a copy of the parameters, and differentiates what it played."""
+"""A worker: it acts with a copy of the parameters, and computes gradients from what it played."""
 
 import functools
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Base:
         return self._differentiator.variables
 
     def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
-        """Takes over parameters; the schedules of the loss go by `frames`, those counted until these were made."""
+        """Takes over parameters; `frames`, counted when they were made, is what the loss's schedules depend on."""
         from impala.types import Weights
 
         self._assign_weights(self.variables, Weights(version, arrays))
@@ -87,7 +87,7 @@ class Base:
         raise NotImplementedError
 
     def increments(self):
-        """Returns what there is to add to the statistics since it was last asked."""
+        """Returns what to add to the statistics since the last call."""
         return np.zeros(0)
 
     def is_outlier(self, gradient) -> bool:
@@ -95,7 +95,7 @@ class Base:
         return False
 
     def answered(self, verdict: int) -> None:
-        """Hears what became of its last gradient."""
+        """Takes the server's verdict on its last gradient."""
 
     wants_target = False  # whether it is time for `assign_target`
 
@@ -168,12 +168,12 @@ class Worker(Base):
         return int(round(float(gradient.metrics[self.metrics.index("num_transitions")])))
 
     def increments(self):
-        """Returns what there is to add to the statistics since it was last asked."""
+        """Returns what to add to the statistics since the last call."""
         self._sent = self._batches.take()
         return self._sent
 
     def answered(self, verdict: int) -> None:
-        """Keeps what went with a gradient that was refused; it goes with the next."""
+        """Keeps the increments that went with a refused gradient; they go with the next."""
         from impala.learning.server import Verdict
 
         if verdict != Verdict.ACCEPTED:

@@ -1,1 +1,1 @@
-"""The maps: one architecture, one file; each wires stations into a Launchpad program."""
+"""One file for each architecture; it wires stations into a Launchpad program."""

@@ -1,6 +1,6 @@
 """A3C (Mnih et al. 2016, arXiv:1602.01783).
 
-    worker 0: θ' ← θ, T steps, gradient ─┐   gradients   ┌─ parameter server ─────────────────────────┐
+    worker 0: θ' ← θ, T steps, gradient ─┐   gradients   ┌─ parameter server ──────────────────────────┐
     worker 1: …                          ┼─────────────▶ │ θ, and the optimizer's state, shared by all │
     worker n: …                          ┘               │ one gradient after the other, as they come  │
        ▲                                                 └─────────────────────────────────────────────┘
@@ -9,7 +9,7 @@
 No trajectory leaves its worker. A worker acts and differentiates with the same copy θ' of the parameters, so that its
 returns are on-policy; but its gradient is applied to parameters that other workers have changed meanwhile: W − 1 times
 on average with W workers, whatever their speeds. The lag in the metrics is this staleness. With `server.barrier` the
-server waits for the gradients of all workers and applies their sum: A2C.
+server waits for the gradients of all workers but the `server.num_late` slowest and applies their sum, or mean: A2C.
 
 Differences from the paper: workers are processes, not threads; a worker steps `actor.num_environments` environments at
 once, whose unrolls of T steps make a gradient; an unroll goes on across the end of an episode, masked
@@ -17,7 +17,7 @@ there; the server applies one gradient at a time, where the paper's threads writ
 each by its own worker, to the global norm `learner.max_grad_norm`.
 
 With `server.num_shards` K the parameters are spread over K processes, whole tensors each. A shard applies its part of a
-gradient when it comes: two workers' gradients may be applied in one order here and in another there.
+gradient when it comes: two workers' gradients may be applied in different orders on different shards.
 """
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import

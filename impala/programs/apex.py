@@ -6,14 +6,14 @@
        ▲                                   └────────────────────────┘   new priorities    └────────────────────────┘
        └──────────────────────────── weights, every 400 frames ◀──────────────────────────────────────┘
 
-Every environment of all actors explores with its own constant ε, a rung of one ladder. Actors have their own copy of
-the network; the action values with which they act also give the first priority of what they play, so that nothing is
-computed twice. The learner draws what surprised it, weighs it by how much too often it is drawn, and tells the table
-how surprising it was now, from a thread of its own. The agent is `agents.q_learning`, by default double and dueling
-with three-step returns, or `agents.dpg`, which explores by noise. `replay.samples_per_insert` binds actors and learner
-to each other; by default nobody waits.
+In DQN every environment of all actors explores with its own constant ε, from one ladder. Actors have their own copy of
+the network; in DQN the action values with which they act also give the first priorities, so that nothing is computed
+twice. The learner draws windows with large TD errors more often, corrects for that by importance weights, and writes
+new priorities to the table from a separate thread. The agent is `agents.q_learning`, by default double and dueling with
+three-step returns, or `agents.dpg`, which explores by noise, the same σ everywhere. `replay.samples_per_insert` makes
+actors and learner wait for each other; by default neither waits.
 
-Differences from the paper: an actor steps many environments at once, in lanes that take turns; each has a rung; a full
+Differences from the paper: an actor steps many environments, each with its own ε, in lanes that take turns; a full
 table drops its oldest window at once, where the paper's grows past its limit and is trimmed every 100 updates; windows
 are sent as they come, and up to `actor.max_pending` of them are on their way, where the paper's actors send 50 at a
 time; a truncated episode bootstraps from its last observation; time is counted in emulator frames of windows that

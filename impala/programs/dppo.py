@@ -5,12 +5,12 @@
     worker n: …                                                                       ┘   mean of the W − D first, θ
 
 An iteration of a worker: it plays an unroll of T steps in each of its environments, computes advantages once from the
-values of that time, and passes over the transitions `agent.num_epochs` times, in `agent.num_minibatches` batches each,
+values at that time, and trains on the transitions `agent.num_epochs` times, in `agent.num_minibatches` batches each,
 then `agent.num_value_epochs` times for the values alone. Each batch's gradient goes to the server, which waits for
 those of all workers but `server.num_late`, and applies their mean; what comes later is refused, as its parameters are
 old. One worker is plain PPO.
 
-Shared exactly beside the parameters: β of the penalty, by the mean KL over all workers' transitions after the policy's
+Workers also share, exactly, β of the penalty, adapted by the mean KL over all workers' transitions after the policy's
 last update of an iteration, and the moments of observations and returns. KL and moments travel with a gradient. Without
 value epochs there is none after the policy's last update: then β changes with the first gradient of the next iteration.
 

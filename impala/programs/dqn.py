@@ -1,6 +1,6 @@
 """DQN (Mnih et al. 2015, doi:10.1038/nature14236).
 
-    ┌─ one process ────────────────────────────────┐   steps, windows of n     ┌─ replay (Reverb, uniform) ─┐
+    ┌─ one process ─────────────────────────────────┐   steps, windows of n     ┌─ replay (Reverb, uniform) ─┐
     │ actor: ε-greedy in Q, N environments in lanes │ ────────────────────────▶ │ the newest 1,000,000       │
     │ learner: Q, target Q⁻; one update a batch     │ ◀──────────────────────── │ samples per insert: 8      │
     └───────────────────────────────────────────────┘      batches of 32        └────────────────────────────┘

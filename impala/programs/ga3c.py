@@ -9,8 +9,8 @@
 Agents have no network. Each keeps its stack of frames and draws its actions from the probabilities that it is sent;
 every T = 5 steps it hands in what it played. Between prediction and training the weights change: that lag is small, and
 the paper's remedy for it is to add ε to the probability whose logarithm is taken (`losses.epsilon`); `loss.correction`
-chooses any other scheme. Now and then a controller tries one more or one less of each count, and goes back if training
-became slower.
+chooses any other scheme. Now and then a controller changes the numbers of agents N_A, predictors N_P and trainers N_T
+by one at most, and goes back if training became slower.
 
 Differences from the paper: an agent is a process that steps many environments in lanes; agents are all started at the
 launch, and those beyond N_A wait for their turn; trainers prepare their batches at the same time and one thread updates

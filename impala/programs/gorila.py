@@ -6,13 +6,13 @@
        ▲                                                  └─────────────────────────────────────┘
        └────────────────────────────── θ, with each answer; θ⁻ when it is new ◀──┘
 
-DQN whose gradients travel. A bundle is an actor, a replay and a learner in one process. It plays
-1 / `replay.samples_per_insert` of a batch, draws a batch, and sends the gradient; the learner applies nothing. With
+DQN with a parameter server. A bundle is an actor, a replay and a learner in one process. It plays
+B / `replay.samples_per_insert` steps, draws a batch of B windows, and sends its gradient, which it does not apply. With
 `replay.shared` there is one table for all bundles instead, which all fill and draw from.
 
-The server refuses a gradient that is more than `server.max_staleness` updates old. A worker marks one whose loss lies
-`server.outlier_deviations` above the mean of those before (`learning.outliers`), and the server refuses it. Steps of a
-refused gradient are counted with the next one. The agent is `agents.q_learning`.
+The server refuses a gradient that is more than `server.max_staleness` updates old. A worker marks one whose loss is
+more than `server.outlier_deviations` standard deviations above the running mean of its losses (`learning.outliers`),
+and the server refuses it. Steps of a refused gradient are counted with the next one. The agent is `agents.q_learning`.
 
 Differences from the paper: a bundle has the newest parameters from each answer, where the paper's fetches them before
 each gradient and its actor at the start of an episode; ε falls with emulator frames; N, the rules' constants and the

@@ -6,11 +6,11 @@
        ▲                                                                       │
        └────────────── weights and their version, once per unroll ◀────────────┘
 
-Nobody waits for anybody, except an actor for a full queue. With `replay.fraction` the same writer also fills a uniform
-table, and that fraction of each batch is drawn from it. The policy that acted is older than the one that learns by the
-*policy lag*, counted in updates; V-trace corrects for it.
+Actors and learner run asynchronously: actors wait while the queue is full, the learner while it has no batch. With
+`replay.fraction` the same writer also fills a uniform table, and that fraction of each batch is drawn from it. The
+policy that acted is older than the one that learns by the *policy lag*, counted in updates; V-trace corrects for it.
 
-Differences from the paper: an actor steps many environments at once and infers them in batches, in lanes that take
+Differences from the paper: an actor steps many environments at once, with batched inference, in lanes that take
 turns; a truncated episode bootstraps from its last observation; the transition across a reset is masked.
 
 With `learner.num_learners` K there are K queues and K learners. Each takes B/K chunks from its own; gradients are

@@ -1,4 +1,4 @@
-"""Which part decides and which writes in each program, all in one process: what `lockstep` plays.
+"""Where each program decides and where it writes, rebuilt in one process for `lockstep`.
 
 A placement makes an actor as `parts.make_actor` does, for `outputs` whose weights have a `version`, and also returns a
 function that ends its threads.
@@ -52,7 +52,7 @@ OF_PROGRAM = {"impala": impala, "seed": seed, "ga3c": ga3c}
 
 
 class _InLane:
-    """A `remote.Client` whose lane is in the same process."""
+    """Stands in for a `remote.Client`, with the lane in the same process."""
 
     window, core_state, decides_elsewhere = np.zeros(0), (), True
 

@@ -21,8 +21,8 @@ how often a step is trained on, SEED RL's replay ratio; the table's rate limiter
 
 Differences from the paper: a batch waits to be filled until a time-out, where the published code waits for a full batch
 for ever; an actor steps many environments in lanes that take turns, so that one lane steps while another's actions are
-computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed. With R2D2 the evaluator's
-process plays what SEED RL gives to actors that store nothing.
+computed; unrolls wait in this process's memory, not in Reverb; the loss is IMPALA's, summed. With R2D2 a separate
+process evaluates; in SEED RL some of the actors do, whose steps are not stored.
 
 With `learner.num_learners` K there are K of these processes, each with a share of the lanes; all make the same updates
 (`learning.groups`).

@@ -1,6 +1,6 @@
 """Chunks from a table are checked before they are trained on: anybody who can reach Reverb's port can write some.
 
-Its server checks nothing that is written, and an action out of range would crash the learner or, worse, would not.
+Reverb's server does not check what is written; an action out of range would crash the learner or, worse, be trained on.
 """
 
 import collections
@@ -14,15 +14,15 @@ from impala.types import MOST_INCARNATIONS, Actions, ArraySpec, Chunk, Continuou
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
 _MOST = 1e18  # squares of larger numbers may overflow float32
-_FAR = 100_000  # more chunks of one environment than can get lost between two
-_MOST_SEQ = 2**62  # of an earlier incarnation, whose last number is forgotten
+_FAR = 100_000  # a leap of seq that is larger than lost chunks can explain
+_MOST_SEQ = 2**62  # bounds seq of an earlier incarnation, whose newest one is not kept
 
 
 class Source(NamedTuple):
-    """Where sound chunks come from: the numbers of a launch."""
+    """Which origins sound chunks have; see `types.Origin`."""
 
     run: int
-    incarnation: int  # or a later one, of an actor started again; an earlier one if the table outlives launches
+    incarnation: int  # this launch's; higher for restarted actors, lower for earlier launches (`outlives_launches`)
     num_actors: int
     num_environments: int  # of each actor
     num_tasks: int
@@ -83,7 +83,7 @@ class Checks:
             if arrays[name].shape[1:] != field.shape or arrays[name].dtype != field.dtype:
                 return True
         return (
-            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # nor is a NaN
+            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # true for NaN
             or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in self._actions)
             or not np.isin(arrays["discount_t"], (0, 1)).all()
         )

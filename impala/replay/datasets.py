@@ -20,13 +20,13 @@ from impala.types import Chunk, Origin
 def chunks(
     server_address: str, table: str, *, max_in_flight: int, checks: Checks | None = None
 ) -> Iterator[Chunk]:
-    """Yields chunks of arrays from a table, a queue's in order; blocks until `max_in_flight` more of them have come.
+    """Yields chunks of arrays from a table, from a queue in order; blocks until the next `max_in_flight` are there.
 
     Args:
-      checks: count and drop unsound chunks. If something else than a chunk was written, the chunks fetched together
-        with it are lost too. Without checks that raises InvalidArgumentError, and everything else is let through.
+      checks: count and drop unsound chunks. If an item is no chunk at all, the chunks fetched together with it are
+        lost too. Without checks such an item raises InvalidArgumentError, and every chunk is let through.
       max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They have left the
-        table, so each adds to the policy lag: the batch size is right.
+        table, so each adds to the policy lag: use the batch size.
     """
     dataset = reverb.TrajectoryDataset.from_table_signature(
         server_address,
@@ -54,7 +54,7 @@ def chunks(
 
 
 def without_prefetch() -> tf.data.Options:
-    """Forbids the prefetch that TensorFlow inserts, which grows with every stall: 130 chunks, bounded by no table."""
+    """Turns off TensorFlow's prefetch, which grows with every stall, to 130 chunks beyond the table's bound."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return options
@@ -132,7 +132,7 @@ class Prefetcher:
 
 
 class Feeder(Prefetcher):
-    """A `Prefetcher` of batches of fresh chunks and, for a part of each, replayed ones.
+    """A `Prefetcher` of batches of fresh chunks and, if `num_replayed` is not 0, replayed ones.
 
     Args:
       make_chunks: makes the iterator of fresh chunks; called in the feeder's thread.
@@ -143,7 +143,8 @@ class Feeder(Prefetcher):
       device: where batches are stacked, so that they are there before the learner asks.
       record: called with every chunk, for `--record-chunks`.
       num_updates: done so far by the learner.
-      max_lag: fresh chunks that would be trained on more updates than this after the version that acted are dropped.
+      max_lag: fresh chunks are dropped if they would be trained on more than so many updates after the oldest version
+        that acted.
     """
 
     def __init__(
@@ -186,5 +187,5 @@ class Feeder(Prefetcher):
     def _is_too_old(self, chunk: Chunk) -> bool:
         if self._max_lag is None:
             return False
-        num_ahead = self._batches.qsize() + 1  # batches trained on before this chunk's, one of them just now
+        num_ahead = self._batches.qsize() + 1  # batches before this chunk's: those that wait, and the one in training
         return self._num_updates() + num_ahead - int(np.min(chunk.weights_version)) > self._max_lag

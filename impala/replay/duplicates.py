@@ -8,10 +8,10 @@ from impala.types import Origin
 class Deduplicator:
     """Drops chunks that were delivered twice and counts those that never came.
 
-    A writer whose connection breaks sends unconfirmed chunks again (at-least-once delivery). In one life of an
-    environment `seq` begins at 0 and rises by one, so a number already seen is a duplicate, and a number left out is a
-    gap, which closes if its chunk comes later: not every table keeps the order. What still comes from an earlier life
-    counts as new: which of its numbers were seen is forgotten.
+    A writer whose connection breaks sends unconfirmed chunks again (at-least-once delivery). In one incarnation `seq`
+    of an environment begins at 0 and rises by one, so a number already seen is a duplicate, and a number left out is a
+    gap, which closes if its chunk comes later: not every table keeps the order. A late chunk of an earlier incarnation
+    counts as new: the numbers seen in that one are no longer kept.
     """
 
     _MAX_GAPS = 1000  # of one environment that may still be closed

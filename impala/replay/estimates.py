@@ -4,10 +4,10 @@ _ENOUGH = 500
 
 
 class MemoryEstimate:
-    """Extends the line through the first look at a growing table and the first one at which it has grown enough.
+    """Extrapolates linearly from two looks at a growing table: the first one, and the first with `enough` items.
 
-    It depends on compression, which is unknown before there are chunks: the bound that a run prints at its start is for
-    uncompressed chunks.
+    Memory depends on compression, which is unknown before there are chunks: the bound that a run prints at its start is
+    for uncompressed chunks.
 
     Args:
       size: items of the full table.

@@ -128,7 +128,7 @@ class MemoryWindows:
         return columns | dict(key=np.asarray(keys), probability=probability[keys], table_size=np.full(len(keys), count))
 
     def update(self, keys: np.ndarray, priority: np.ndarray) -> None:
-        """Gives windows that were drawn other priorities, [B] each."""
+        """Sets the priorities [B] of windows that were drawn, by their keys [B]."""
         self._priorities[keys] = priority
 
 

@@ -14,7 +14,7 @@ from impala.types import Chunk
 
 
 class PrioritisedWindows(Windows):
-    """A source whose batches are drawn by priority; each update says what the priorities of its batch are now.
+    """A source whose batches are drawn by priority; after each update the batch's new priorities are written back.
 
     Args:
       importance_exponent: β of `priorities.importance_weights`, the weights of a batch.
@@ -54,7 +54,7 @@ class PrioritisedWindows(Windows):
 
 
 class PriorityWriter:
-    """Writes priorities back to a table in a thread of its own, all that wait in one request.
+    """Writes priorities back to a table in a thread of its own, up to 5,000 in one request.
 
     A priority for a window that the table no longer holds is ignored by Reverb, which does not tell how many were. One
     that is not a finite number above 0 is counted and not sent: a table does not survive a negative one.
@@ -107,6 +107,6 @@ class PriorityWriter:
         while True:
             try:
                 return self._client.mutate_priorities(self._table, updates=priorities)
-            except Exception as error:  # the table may be on its way back, with other keys
+            except Exception as error:  # the table may be starting again, with other keys
                 logging.warning("%d priorities did not reach the table yet: %s", len(priorities), error)
                 time.sleep(self._RETRY_SECONDS)

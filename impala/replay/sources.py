@@ -59,7 +59,7 @@ class Fed:
 
 
 class Tables(Fed):
-    """Fresh chunks from a queue of Reverb's and, for a part of each batch, chunks drawn from its uniform table.
+    """Fresh chunks from a Reverb queue and, if `num_replayed` is not 0, chunks drawn from a uniform Reverb table.
 
     Args:
       client: `reverb.Client` of the table's server.

@@ -1,6 +1,6 @@
 """Reverb tables whose items are one chunk each, written as one Reverb step.
 
-There are three kinds of tables for fresh chunks (`FRESH`); the field disputes which is right.
+There are three kinds of tables for fresh chunks (`FRESH`); published implementations disagree on which is right.
 """
 
 import reverb

@@ -22,7 +22,7 @@ _TIMED = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
 
 
 def lengths(chunk: Chunk) -> dict[str, int]:
-    """Returns how many of the newest steps a window has of each column; of columns not named it has the last one."""
+    """Returns how many of its newest steps a window holds, by column; of columns not named it holds the last one."""
     fields = window_spec(chunk)._asdict()
     return {name: fields[name].shape[0] for name in _TIMED if isinstance(fields[name], ArraySpec)}
 
@@ -148,7 +148,7 @@ def drawn(
 
 
 class Share(NamedTuple):
-    """What one learner has of the configured numbers.
+    """One learner's share of the configured numbers.
 
     num_fresh: steps from the beginning of a window to that of the next. num_trained: transitions that one draw of a
     window trains on.
@@ -189,7 +189,7 @@ class Windows(sources.Fed):
         return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
 
     def columns(self) -> dict[str, Any]:
-        """Returns how many transitions are there, and how often one that came after `min_size` windows was drawn."""
+        """Returns how many transitions the table holds, and draws per transition inserted after `min_size` windows."""
         if (info := self._info()) is None:
             return {}
         limiter, share = info.rate_limiter_info, self._share
@@ -198,7 +198,7 @@ class Windows(sources.Fed):
         return dict(replay_size=share.num_fresh * info.current_size, samples_per_insert=ratio)
 
     def num_inserted(self) -> int | None:
-        """Returns how many windows were put into the table since it is there; None if it does not answer."""
+        """Returns how many windows were put into the table since it was started; None if it does not answer."""
         return info.rate_limiter_info.insert_stats.completed if (info := self._info()) else None
 
     def fill(self) -> None:

@@ -180,7 +180,7 @@ def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
         ({"learner.batch_size": 16}, "learner.batch_size=16: with program=a3c a worker's gradient is of one chunk of each of its environments; expected actor.num_environments, 32"),
         ({"server.max_staleness": -1}, "server.max_staleness: got -1; input should be greater than or equal to 0"),
         ({"server.max_staleness": 1, "server.barrier": True}, "server.max_staleness=1: with server.barrier none is stale; expected null"),
-        ({"loss.correction": "laser"}, "loss.correction=laser: not with program=a3c, where gradients travel and no trajectory is replayed"),
+        ({"loss.correction": "laser"}, "loss.correction=laser: not with program=a3c, whose workers send gradients: no trajectory is replayed"),
         ({"loss.popart": True}, "loss.popart=True: not with program=a3c"),
         ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=a3c; expected 1"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=a3c; expected 0.0"),

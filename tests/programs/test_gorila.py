@@ -1,4 +1,4 @@
-"""Gorila: DQN whose gradients travel, bit for bit where there is one bundle; then real processes."""
+"""Gorila: DQN with a parameter server, bit for bit where there is one bundle; then real processes."""
 
 import functools
 

@@ -123,8 +123,8 @@ def BuildBatchedHandlerWrapper(  # pylint: disable=invalid-name
     Args:
       name: the method's name, for messages and `CallHandler`.
       handler: takes batched arguments, returns a batched result.
-      batch_size: most calls in a batch. Each holds a thread of the server while it waits.
-      max_parallelism: most batches that run at once.
+      batch_size: maximum number of calls in a batch. Each holds a thread of the server while it waits.
+      max_parallelism: maximum number of batches that run at once.
       timeout: how long the first caller waits for others; a number counts milliseconds. (For calls within the
         process Launchpad's decorator passes `timeout.microseconds / 1000`: whole seconds arrive as 0.)
       pad_batch: fill up a batch that is not full with copies of its first call, whose results are dropped.

@@ -23,7 +23,7 @@ def encode(value: Any, *, limit: int | None = None, compress: bool = False) -> b
     Args:
       value: None, bool, int within int64, float, str, bytes, list, tuple, dict, registered namedtuples, numpy
         arrays and scalars of numbers, bool, S and U.
-      limit: most bytes of payload, plus wire.VALUE_BYTES for each value; `max_bytes()` by default.
+      limit: maximum bytes of payload plus wire.VALUE_BYTES for each value; `max_bytes()` by default.
       compress: deflate the message (zlib, level 1).
 
     Raises:
@@ -44,7 +44,7 @@ def decode(message: bytes, *, limit: int | None = None) -> Any:
 
     Args:
       message: made by `encode`, or by an attacker.
-      limit: as for `encode`; a compressed message is held to it decompressed.
+      limit: as for `encode`; it also bounds a compressed message once decompressed.
 
     Raises:
       CodecError: whatever is wrong with the message.

@@ -17,7 +17,7 @@ LIST_PATH = "/courier.CourierService/ListMethods"
 
 _LIST_TIMEOUT_SECONDS = 10.0
 _STOP_CHECK_SECONDS = 0.2
-_METADATA_BYTES = 64 * 2**10  # for a status message of 8 KiB, which HTTP/2 may write in three times as many
+_METADATA_BYTES = 64 * 2**10  # for a status message of 8 KiB, whose percent-encoding may triple it
 _TRANSPORT_CODES = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNAUTHENTICATED)
 
 

@@ -1,4 +1,4 @@
-"""A call behind a future, and the schedule of attempts that it shares with the blocking kind."""
+"""A call that returns a future, and the schedule of attempts, which blocking calls use too."""
 
 import random
 import threading
@@ -28,7 +28,7 @@ class Schedule:
 
     def next_pause_seconds(self) -> float:
         """Return how long to wait now: twice as long each time, up to 2 s, and not past the deadline."""
-        pause = self._pause_seconds * random.uniform(0.5, 1.0)  # sixty actors must not come back in step
+        pause = self._pause_seconds * random.uniform(0.5, 1.0)  # sixty actors must not retry at the same moment
         self._pause_seconds = min(2 * self._pause_seconds, _MAX_PAUSE_SECONDS)
         remaining = self.remaining_seconds()
         return pause if remaining is None else min(pause, remaining)
@@ -37,8 +37,8 @@ class Schedule:
 class _Held:
     """What a call holds on to until its future is done.
 
-    The future refers to it for good, as a callback, so it must not refer to the future: in a cycle the result, which
-    may be megabytes of weights, would stay until the garbage collector comes by.
+    The future refers to this object for ever, as a callback, so this must not refer to the future: in a cycle the
+    result, which may be megabytes of weights, would stay until the garbage collector runs.
     """
 
     def __init__(self, send: Callable[[], grpc.Future]):
@@ -46,7 +46,7 @@ class _Held:
         self.attempt: grpc.Future | None = None
 
     def release(self, future: futures.Future) -> None:
-        """Drops them, and cancels the attempt if the future was cancelled."""
+        """Drops `send` and the attempt, which it cancels if the future was cancelled."""
         attempt, self.attempt, self.send = self.attempt, None, None
         if future.cancelled() and attempt is not None:
             attempt.cancel()

@@ -41,7 +41,7 @@ class Server:
         Args:
           name: ignored, as in courier.
           port: TCP port; a free one by default.
-          thread_pool_size: most handlers at once, others wait; more than the batch size of a batched handler.
+          thread_pool_size: maximum handlers at once, others wait; more than the batch size of a batched handler.
           address: interface to listen on; by default IMPALA_RPC_BIND_ADDRESS, else 127.0.0.1: this host.
         """
         self._port = portpicker.pick_unused_port() if port is None else port

@@ -1,8 +1,8 @@
 """Mutual TLS between nodes, with Ray's switch and Ray's files, so that a cluster is configured once.
 
-RAY_USE_TLS=1, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT: a certificate and its key, and what it was
-signed by. Each side shows its certificate and asks for the other's. A server's certificate bears its address, as a
-client calls it, or a name that IMPALA_TLS_NAME gives to all.
+RAY_USE_TLS=1, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT: a certificate, its key, and the certificate
+of the authority that signed it. Each side shows its certificate and asks for the other's. A server's certificate must
+name the address that clients call or, if IMPALA_TLS_NAME is set, that name.
 """
 
 import os
@@ -37,7 +37,7 @@ def channel_credentials() -> grpc.ChannelCredentials:
 
 
 def channel_options() -> list[tuple[str, str]]:
-    """Returns the name that a server's certificate is to bear: IMPALA_TLS_NAME, if set; else its host's."""
+    """Returns the option that expects IMPALA_TLS_NAME in a server's certificate; [] (its host's name) if not set."""
     name = os.environ.get(_NAME_VARIABLE)
     return [("grpc.ssl_target_name_override", name)] if name else []
 
