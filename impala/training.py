@@ -41,7 +41,7 @@ def main(
         spec = checking.check(config)
     if cluster is None:
         _check_devices(config, threads)
-    else:  # what other hosts have is for Ray to say
+    else:  # what other hosts have, Ray knows
         _connect(cluster, config, threads)
     table_mb = _table_mb(config, spec)
     if cluster is None:
@@ -82,7 +82,7 @@ def _answering(config: config_lib.Config):
 def _with_room(folder: Path, is_again: bool = False):
     """Raises ConfigError if the block cannot write: the disk is full, over its quota or read-only.
 
-    A run that was under way ends with 75 then: with room again, it resumes.
+    With `is_again` the status is 75: the run had begun, and can be resumed once there is room.
     """
     from impala.launching import processes
 
@@ -136,8 +136,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                     ).run()  # fmt: skip
                 except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
                     raise config_lib.ConfigError([str(error)]) from None
-                # What was lost counts in wall_seconds: they go on from those of the checkpoint.
-                if not config.cluster.shared_folder:  # else it may be by another host's clock
+                # The time since the newest checkpoint counts in wall_seconds, though its updates are lost.
+                if not config.cluster.shared_folder:  # else `saved_at` may be by another host's clock
                     started = launched.node(_head(launched, config, 0)).facts.get("saved_at") or started
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
@@ -175,7 +175,7 @@ def _launcher(config, threads: bool, cluster: str | None):
 
 
 def _clients(program, config, roles) -> list:
-    """Returns handles of the learners that gather metrics, the first one of each member."""
+    """Returns handles of the learners that gather metrics: the first of the run, or of each member of a population."""
     handles = [node.create_handle() for node in program.groups[roles.head][:: config.learner.num_learners]]
     for handle in handles:
         handle.set_client_kwargs(call_timeout=1.0, wait_for_ready=False)
@@ -208,7 +208,8 @@ def _ticker(launched, screen, handles, config, table_mb: dict[str, float], resta
             for words in launched.node(name).facts.get("says", []):
                 say_once(name + words, f"{members[name]}: {words}" if name in members else words)
         row = _row(learners, say_once)
-        row |= {"restarts": restarts.count} if row else {}
+        if row:
+            row |= {"restarts": restarts.count, "lost_frames": restarts.lost_frames, "places": launched.places()}
         screen.update(row, find_notices(nodes, supervising.doing_of(nodes, roles)))
 
     return on_tick

@@ -31,7 +31,7 @@ class Processes:
       starts: a command for each.
       logs: the folder that their output goes to.
       environment: variables for all; only roles that say so see GPUs.
-      holder: of the nodes' ports; held for as long as this object is.
+      holder: of the nodes' ports, which it holds as long as this object exists.
       should_stop: asked while modules that nodes share are imported.
     """
 
@@ -61,7 +61,7 @@ class Processes:
         self._listener.begin_anew(name)
         with signals_blocked(), log.open("a") as output:
             process = None
-            if role.imports and not (role.sees_gpu and _GPU_DRIVER.exists()):  # CUDA is told of no fork
+            if role.imports and not (role.sees_gpu and _GPU_DRIVER.exists()):  # CUDA does not support forks
                 process = _server(role.imports, argv, environment).start(argv, environment, output, self._should_stop)
             self._by_name[name] = process or subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
         self._began[name] = time.monotonic()
@@ -73,8 +73,12 @@ class Processes:
         """Returns the names of all nodes."""
         return list(self._commands)
 
+    def places(self) -> str:
+        """Returns nothing: all nodes run on this machine."""
+        return ""
+
     def words(self) -> list[str]:
-        """Returns nothing: all stand here."""
+        """Returns nothing: all nodes run on this machine."""
         return []
 
     def nodes(self) -> dict[str, beats.Node]:
@@ -86,7 +90,7 @@ class Processes:
         return self._listener.node(name)
 
     def lived_seconds(self, name: str) -> float:
-        """Returns for how long ago a node was started last."""
+        """Returns how many seconds ago a node was last started."""
         return time.monotonic() - self._began[name]
 
     def ended(self) -> dict[str, int]:
@@ -99,7 +103,7 @@ class Processes:
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
-        """Starts the nodes whose time has come; each gets an incarnation of its own."""
+        """Starts the nodes that are due; each gets an incarnation of its own."""
         for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
             self._start(name, **{INCARNATION_VARIABLE: str(new_incarnation(name))})
             del self._due[name]
@@ -137,7 +141,7 @@ _servers: dict[Sequence[str], fork_server.ForkServer] = {}  # by what they have 
 
 
 def _server(imports: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> fork_server.ForkServer:
-    """Returns a server that has `imports`, or had; signals are blocked there as they were here when it was started."""
+    """Returns the server for `imports`, which may have ended; it blocks the signals that were blocked at its start."""
     if imports not in _servers:
         _servers[imports] = fork_server.ForkServer(imports, str(Path(argv[1]).parent), environment)
     return _servers[imports]
@@ -155,7 +159,7 @@ def _kill(processes: Iterable[subprocess.Popen | fork_server.Child]) -> None:
 
 @contextlib.contextmanager
 def signals_blocked():
-    """Blocks the signals of an end in the block, so that they are in processes that it starts; see `_BLOCKED`."""
+    """Blocks the signals `_BLOCKED`, so that processes started meanwhile begin with them blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield
@@ -202,5 +206,5 @@ def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:
     return {
         NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: beats_address, "TZ": "UTC", "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(scratch),
-        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA's absence
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA warnings
     }  # fmt: skip

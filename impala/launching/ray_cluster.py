@@ -1,9 +1,8 @@
-"""Runs a program on a Ray cluster: Ray says where nodes stand, and tells when a host is gone.
+"""Runs a program on a Ray cluster: Ray decides where nodes run, and tells when a host is gone.
 
 Every node is a Ray actor that does nothing but start the node's own process (`node_host`) on the host where Ray put it:
-the process has the same command, signals and devices as in a local run. What becomes of the dead is decided where it is
-for local runs, in `supervising`. Ages are sent, never times, so that no two clocks are
-compared.
+the process has the same command, signals and devices as in a local run. What happens after a death is decided in
+`supervising`, as for local runs. Ages are sent, never times, so that no two clocks are compared.
 """
 
 import contextlib
@@ -37,11 +36,11 @@ class Needs(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the nodes of a program may stand.
+    """Where the nodes of a program may run.
 
-    `at_launcher`: (a node's name) → whether it must stand on the launcher's host. `together`: (a node's name) → a name
-    that nodes which must share a host have in common; None: anywhere. `num_awaited`: of the nodes that return alone,
-    how many must stand before the program begins; the others join when there is room for them.
+    `at_launcher`: (a node's name) → whether it must run on the launcher's host. `together`: (a node's name) → the name
+    of its group, whose nodes must share a host; None: anywhere. `num_awaited`: of the nodes that return alone, how many
+    must have a place before the program begins; the others join when there is room for them.
     """
 
     needs: Callable[[str], Needs] = lambda name: Needs()
@@ -98,13 +97,13 @@ class Interrupted(ConfigError):
 
 
 class NoRoom(ConfigError):
-    """The cluster is too small for what must stand before the program begins; it may grow."""
+    """The cluster is too small for the nodes that must have a place before the program begins; it may grow."""
 
     status = EXIT_TRY_AGAIN
 
 
 class _Host(node_host.NodeHost):
-    """Is made a Ray actor of."""
+    """The class of the Ray actors."""
 
     def reserve(self, names: Sequence[str], ports: tuple[int, int]) -> dict[str, str]:
         import ray
@@ -116,10 +115,10 @@ class _Hosted:
     """A node, the Ray actor on its host, and what is known of both."""
 
     def __init__(self, actor, described):
-        self.actor, self.described = actor, described  # `described` is ready when the actor stands
-        self.place: tuple[str, dict[str, str]] | None = None  # what it is then: see `NodeHost.describe`
+        self.actor, self.described = actor, described  # `described` is ready when the actor has a place
+        self.place: tuple[str, dict[str, str]] | None = None  # the value of `described`: see `NodeHost.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
-        self.question = None  # under way
+        self.question = None  # a call of `status` without an answer yet
         self.exit_status: int | None = None
         self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
 
@@ -129,7 +128,7 @@ class _Hosted:
 
 
 class Nodes:
-    """The nodes of a program on a cluster; to its supervisor what `local.Processes` is.
+    """The nodes of a program on a cluster; used by a supervisor like `local.Processes`.
 
     Args:
       starts: a command for each.
@@ -191,7 +190,7 @@ class Nodes:
         return PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=members.index(name))
 
     def _begin(self) -> None:
-        """Waits for those that must stand, compares their hosts with this one, and starts them."""
+        """Waits until the required nodes have a place, compares their hosts with this one, and starts them."""
         alone = {name for name in self._commands if self.roles.of(name).returns_alone}
         others = self._commands.keys() - alone
         awaited = self._placement.num_awaited
@@ -250,7 +249,7 @@ class Nodes:
         hosted.is_started, hosted.began, hosted.answered = True, now, now
 
     def _words_on_room(self, *groups: Sequence[str]) -> str:
-        """Says what is missing for the first group of nodes that has no room, else for the first that misses any."""
+        """Says what is missing for the first of `groups` that needs more than is free, or else the first not empty."""
         free = self._ray.available_resources()
 
         def wanted_and_free(names: Sequence[str]) -> list[tuple[str, float, float]]:
@@ -276,7 +275,7 @@ class Nodes:
     # --- looking
 
     def _poll(self) -> None:
-        """Asks every host that has answered, and takes what answers there are."""
+        """Asks every host that owes no answer, and takes the answers that are there."""
         if time.monotonic() - self._polled < _POLL_SECONDS:
             return
         self._polled = time.monotonic()
@@ -331,8 +330,8 @@ class Nodes:
         """Returns the names of all nodes."""
         return list(self._commands)
 
-    def words(self) -> list[str]:
-        """Returns lines that say where the nodes stand, who waits for room, and what is open to strangers."""
+    def places(self) -> str:
+        """Returns which nodes stand on which host, and how many wait for room."""
         standing, by_host = self._standing(), {}
         for name in self._commands:
             if name in standing:
@@ -340,7 +339,11 @@ class Nodes:
         places = "; ".join(f"{host}: {_shortly(names)}" for host, names in by_host.items())
         waiting = len(self._commands) - len(standing)
         hosts = f"{len(by_host)} host{'s' * (len(by_host) > 1)}: {places}"
-        lines = [hosts + (f"; {waiting} nodes wait for room" if waiting else "")]
+        return hosts + (f"; {waiting} node{'s wait' if waiting > 1 else ' waits'} for room" if waiting else "")
+
+    def words(self) -> list[str]:
+        """Returns lines that say where the nodes stand, and what is open to strangers."""
+        lines = [self.places()]
         if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
             lines.append("Ray asks for no token: whoever reaches its ports runs code on its hosts (docs/security.md)")
         return lines
@@ -364,7 +367,7 @@ class Nodes:
         )
 
     def lived_seconds(self, name: str) -> float:
-        """Returns for how long ago a node was started last."""
+        """Returns how many seconds ago a node was last started."""
         return time.monotonic() - self._hosted[name].began
 
     def ended(self) -> dict[str, int]:
@@ -386,11 +389,11 @@ class Nodes:
     # --- ending, and starting again
 
     def start_again(self, name: str, seconds: float) -> None:
-        """Lets `start_due` place a node that has ended anew, `seconds` from now or later."""
+        """Lets `start_due` place an ended node again, `seconds` from now or later."""
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
-        """Places the nodes whose time has come, wherever there is room; each gets an incarnation of its own."""
+        """Places the nodes that are due, wherever there is room; each gets an incarnation of its own."""
         for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
             self._dismiss([self._hosted[name]])
             self._incarnations[name] = new_incarnation(name)
@@ -423,7 +426,7 @@ class Nodes:
             self._groups.clear()
 
     def _dismiss(self, chosen: Sequence[_Hosted]) -> None:
-        """Ends nodes' processes and frees their places; a process ends with its actor, whatever becomes of that."""
+        """Ends nodes' processes and frees their places; a process ends with its actor, however that ends."""
         if not self._ray.is_initialized():
             return
         ends = [hosted.actor.end.remote() for hosted in chosen if hosted.is_started and not hosted.is_dismissed]
@@ -463,7 +466,7 @@ def launch(
       should_stop: asked while it waits for room.
 
     Raises:
-      NoRoom: what must stand before the program begins finds no place in time.
+      NoRoom: nodes that must have a place before the program begins found none in time.
       Interrupted: it was time to stop before that.
       ConfigError: a host has other packages than this one.
     """

@@ -1,7 +1,7 @@
-"""Whether, and when, what died is started again; what was is kept in restarts.csv.
+"""Decides whether and when a node that died is started again; restarts are recorded in restarts.csv.
 
 Nodes whose role `returns_alone` come back one by one; learners and their tables together, from the last checkpoint. A
-node that dies young again and again has a fault that a restart does not mend, and the run ends with its last words.
+node that dies young again and again has a fault that no restart repairs, and the run ends with its last words.
 """
 
 import collections
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 COLUMNS = ("time", "node", "cause", "lived_seconds", "updates", "frames", "lost_frames")
-_YOUNG_SECONDS = 60.0  # a life that ends earlier proves nothing
+_YOUNG_SECONDS = 60.0  # a death sooner after the start counts as one more in a row
 _FIRST_SECONDS, _MOST_SECONDS, _JITTER = 1.0, 60.0, 0.2  # before a restart: doubled with each death in a row
 _HOUR, _TOGETHER_SECONDS = 3600.0, 5.0  # deaths closer than that have one cause, the loss of a host, and count once
 
@@ -23,21 +23,22 @@ class Verdict(NamedTuple):
 
     seconds: float | None  # until it is started again; None: the run ends
     reason: str = ""  # why it ends
-    is_spent: bool = False  # the budget; trying again later may help
+    is_spent: bool = False  # whether `max_per_hour` is used up; trying again later may help
 
 
 class Restarts:
-    """Decides on each death in one run, over all its launches by one command, and counts them.
+    """Decides on each death in one run, over all its launches by one command, and counts the restarts.
 
     Args:
-      max_in_a_row: of a node, each after less than a minute, or of a learner without a checkpoint since; 0: none ever.
+      max_in_a_row: restarts of a node, each after less than a minute or, for a learner, without a new checkpoint; 0:
+        none ever.
       max_per_hour: of all nodes; those that die within seconds of each other count as one.
       folder: of the run; None: nothing is written.
     """
 
     def __init__(self, *, max_in_a_row: int, max_per_hour: int, folder: Path | None = None):
         self._max_in_a_row, self._max_per_hour, self._folder = max_in_a_row, max_per_hour, folder
-        self.count = 0  # of all restarts
+        self.count = self.lost_frames = 0  # of all restarts
         self._in_a_row: collections.Counter[str] = collections.Counter()
         self._progress: dict[str, int] = {}
         self._times: collections.deque[float] = collections.deque()  # of the last hour
@@ -48,7 +49,7 @@ class Restarts:
 
         Args:
           lived_seconds: since its start.
-          progress: a number that must have risen since its last death, or it died young all the same.
+          progress: a number; if it has not risen since the node's last death, the node counts as having died young.
         """
         if not self._max_in_a_row:
             return Verdict(None)
@@ -72,6 +73,7 @@ class Restarts:
 
     def keep(self, **row) -> None:
         """Appends a restart to restarts.csv; see `COLUMNS`. A full disk costs the row."""
+        self.lost_frames += row["lost_frames"]
         if self._folder is None:
             return
         row = dict(time=time.strftime("%Y-%m-%dT%H:%M:%S%z")) | row

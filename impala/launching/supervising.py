@@ -18,12 +18,13 @@ _TICK_SECONDS = 0.5
 
 
 class Nodes(Protocol):
-    """The nodes of a launched program: `local.Processes` or `threads.Threads`."""
+    """The nodes of a launched program: `local.Processes`, `threads.Threads` or `ray_cluster.Nodes`."""
 
     roles: Roles
     can_start_again: bool
 
     def names(self) -> list[str]: ...
+    def places(self) -> str: ...  # which nodes stand on which host, for the user; "" if all stand on this machine
     def words(self) -> list[str]: ...  # on the launch, for the user
     def left(self) -> list[str]: ...
     def nodes(self) -> dict[str, beats.Node]: ...
@@ -66,7 +67,7 @@ class Supervisor:
         self._first, self._is_budget_spent = f"{nodes.roles.head}/0", False
 
     def run(self) -> Outcome:
-        """Watches until the learner is done, the user interrupts, or something dies that takes all with it."""
+        """Watches until the learner is done, the user interrupts, or a death ends the launch."""
         try:
             outcome = self._watch()
             if self._interrupts.count <= 1:
@@ -101,7 +102,7 @@ class Supervisor:
     def _facts(self) -> Mapping[str, Any]:
         return self._nodes.node(self._first).facts
 
-    # --- what becomes of the dead; None is to go on
+    # --- what becomes of dead nodes; None: the launch goes on
 
     def _bury_silent(self, name: str) -> Outcome | None:
         node, log = self._nodes.node(name), self._nodes.log(name)
@@ -139,10 +140,10 @@ class Supervisor:
         return {name: status for name, status in ended.items() if status != 0 or not self._nodes.roles.of(name).is_head}
 
     def _seconds_to_return(self, name: str, status: int) -> float | None:
-        """Returns after how many seconds a node that died returns; None: never, and the user knows the reason."""
+        """Returns the seconds until a node that died is restarted; None: never, and the user knows or is told why."""
         nodes, is_alone = self._nodes, self._nodes.roles.of(name).returns_alone
         is_first_start = nodes.node(name).doing == "starting" and not self._restarts.count
-        if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake, not a fault
+        if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake: no restart helps
             return None
         verdict = self._restarts.decide(
             name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(),
@@ -157,7 +158,7 @@ class Supervisor:
         """Starts a node again, or all of them if it does not return alone."""
         row = dict(node=name, cause=how, lived_seconds=round(self._nodes.lived_seconds(name), 1))
         if self._nodes.roles.of(name).returns_alone:
-            self._nodes.kill(name)  # where it was silent
+            self._nodes.kill(name)  # it still runs if it was silent
             self._nodes.start_again(name, seconds)
             self._say(f"{name} {how}: it starts again")
             self._keep(row, lost=0)
@@ -210,7 +211,7 @@ class Supervisor:
         heads = {name: ended[name] for name in roles.heads(ended)}
         if not (was_interrupted or is_done):
             status = _report(nodes, failed or ended)
-            # What was refused now, room on the disk or a port, this command had when it began.
+            # What a restarted node lacks (room on the disk, a port), the command had when it began: it may come back.
             is_temporary = self._is_budget_spent or status == EXIT_USAGE and self._restarts.count
             return EXIT_TRY_AGAIN if is_temporary else status
         # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
@@ -230,7 +231,7 @@ def silent_of(nodes: Mapping[str, beats.Node], roles: Roles, seconds: float) -> 
 
 
 def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:
-    """Returns what each node does; while one with the weights saves, all of those do, since its peers wait for it.
+    """Returns what each node does; while one head saves, all heads count as saving, since its peers wait for it.
 
     A frozen process saves nothing: one that waits for a slow disk still sends signs of life.
     """

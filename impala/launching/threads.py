@@ -30,8 +30,12 @@ class Threads:
         """Returns the names of all nodes."""
         return list(self._futures)
 
+    def places(self) -> str:
+        """Returns nothing: all nodes run in this process."""
+        return ""
+
     def words(self) -> list[str]:
-        """Returns nothing: all stand here."""
+        """Returns nothing: all nodes run in this process."""
         return []
 
     def nodes(self) -> dict[str, beats.Node]:

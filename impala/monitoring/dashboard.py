@@ -136,7 +136,8 @@ class Dashboard:
                              f": {_VERDICTS[row['verdict']]}")  # fmt: skip
         tasks = [Text(), _tasks(row["tasks"])] if len(row.get("tasks", ())) > 1 else []
         members = [Text(), _members(row["members"])] if row.get("members") else []
-        body = Group(progress, Text(), grid, *tasks, *members, Text(), says, *said)
+        places = [Text(row["places"], "dim")] if row.get("places") else []
+        body = Group(progress, Text(), grid, *tasks, *members, *places, Text(), says, *said)
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
 
 
@@ -178,7 +179,7 @@ def _memory(row: dict[str, Any]) -> str:
 
 
 def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns what a parameter server says of workers' gradients, if there is one."""
+    """Returns the rows about workers' gradients, [] without a parameter server."""
     if row.get("staleness_mean") is None:
         return []
     mean = _number(row["staleness_mean"], 2)
@@ -190,19 +191,19 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _has_values(row: dict[str, Any]) -> bool:
-    """Returns whether the agent learns action values, beside which its actors explore, rather than a policy."""
+    """Returns whether the agent learns action values, and explores by ε or noise instead of sampling from a policy."""
     return any(row.get(f"exploration_{name}") is not None for name in ("epsilon", "noise"))
 
 
 def _exploration(row: dict[str, Any]) -> tuple[str, str]:
-    """Returns the sign of what an agent explores by, and how much of it."""
+    """Returns the symbol of what an agent explores by, ε or σ, and its value."""
     if row.get("exploration_noise") is not None:
         return "σ", _number(row["exploration_noise"], 3)
     return "ε", _number(row["exploration_epsilon"], 3)
 
 
 def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Returns what an agent of action values has to say of its returns and data, and of its loss."""
+    """Returns the rows of an agent of action values: those about returns and data, and those about its loss."""
     age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
     of_values = [
         ("evaluation", _number(row["evaluation_mean"])),
@@ -222,11 +223,17 @@ def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[
     if row.get("priority_p50") is not None:
         quantiles = " / ".join(_number(row[f"priority_{name}"], 3) for name in ("p50", "p95", "max"))
         of_loss.append(("priority p50/p95/max", quantiles))
-    if row.get("queue_fill") is not None:  # what is learned is fresh, or some of it
+    if row.get("queue_fill") is not None:  # all or some training data is fresh
         of_values[-2:] = [("policy lag mean/p95/max", _lag(row, " / ")), ("queue fill", _percent(row, "queue_fill"))]
         of_loss[-1] = ("KL(μ‖π)", _number(row["kl_mu_pi"], 3))
     of_values[-2:] = _gradients(row) or of_values[-2:]
     return of_values, of_loss
+
+
+def _restarts(row: dict[str, Any]) -> str:
+    """Returns how often nodes were started again, and the frames that this cost."""
+    lost = row.get("lost_frames", 0)
+    return str(row.get("restarts", 0)) + (f", {lost:,} frames lost" if lost else "")
 
 
 def _percent(row: dict[str, Any], name: str) -> str:
@@ -269,7 +276,7 @@ def _columns(row: dict[str, Any]):
         ("loss", _number(row["loss"], 2)),
         *of_loss,
         ("learning rate", f"{row['learning_rate']:.2e}"),
-        ("skipped updates / restarts", f"{row['skipped_updates']} / {row.get('restarts', 0)}"),
+        ("skipped updates / restarts", f"{row['skipped_updates']} / {_restarts(row)}"),
         ("memory learner/actors/table", _memory(row)),
     ]
     return left, right

@@ -72,6 +72,9 @@ def test_each_is_a_row_and_a_disk_that_takes_none_costs_the_row(tmp_path):
     with (tmp_path / "restarts.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 and tuple(rows[0]) == COLUMNS and rows[1]["cause"] == "ended with signal 9"
-    make(folder=tmp_path / "gone").keep(**row)
+    restarts = make(folder=tmp_path / "gone")
+    restarts.keep(**row | dict(lost_frames=30))
+    restarts.keep(**row | dict(lost_frames=12))
+    assert restarts.lost_frames == 42, "counted whatever the disk does"
     with pytest.raises(ValueError):
         make(folder=tmp_path).keep(**row, unknown=1)

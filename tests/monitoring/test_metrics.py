@@ -186,10 +186,11 @@ def test_dashboard_in_a_terminal_and_without_one(tmp_path):
     assert "frames 600" in line and "lag 1.0/1.9/2" in line and row["verdict"] in line
     live = Console(file=open(tmp_path / "live", "w+"), force_terminal=True, width=120, height=40)
     with dashboard.Dashboard("run", total_frames=10_000, console=live) as screen:
-        screen.update(row)
+        screen.update(row | dict(restarts=2, lost_frames=12_000, places="2 hosts: a: learner/0; b: actor/0"))
     live.file.seek(0)
     drawn = live.file.read()
-    for word in ("policy lag", "queue fill", "learner waits", "memory", "left", row["verdict"], "entropy"):
+    for word in ("policy lag", "queue fill", "learner waits", "memory", "left", row["verdict"], "entropy", "2, 12,000 frames lost",
+                 "2 hosts: a: learner/0; b: actor/0"):  # fmt: skip
         assert word in drawn, word
 
 

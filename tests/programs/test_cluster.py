@@ -137,7 +137,7 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     more = cluster.add_node(num_cpus=1)
     wait_for(lambda: len(nodes(cluster)) == 5, BACK_SECONDS, "the third actor has a place")
     output = ends_in_order(process)
-    assert "; 1 nodes wait for room" in output and restarts(folder) == []
+    assert "; 1 node waits for room" in output and restarts(folder) == []
     cluster.remove_node(more)
 
 
