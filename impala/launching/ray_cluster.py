@@ -394,8 +394,9 @@ class Nodes:
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
         """Places the nodes that are due, wherever there is room; each gets an incarnation of its own."""
-        for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
-            self._dismiss([self._hosted[name]])
+        due = [name for name, at in self._due.items() if time.monotonic() >= at]
+        self._dismiss([self._hosted[name] for name in due])  # together: a lost host costs the wait once
+        for name in due:
             self._incarnations[name] = new_incarnation(name)
             self._hosted[name] = self._place(name)
             del self._due[name]
