@@ -52,7 +52,7 @@ class SequenceWriter(WindowWriter):
         if not isinstance(core_state, tuple):
             action = self._no_action + previous_action  # a new array; `previous_action` may be the number 0
             action[step.is_first] = 0
-            memory = dict(core_state=core_state, previous_action=action, previous_reward=step.reward)
+            memory = dict(core_state=core_state, previous_action=action, previous_reward=step.reward.copy())
         self._begun.append(_Begun(self._num_steps, memory))
 
     def append(self, decision: Decision, step: Step) -> None:

@@ -81,7 +81,7 @@ class WindowWriter:
             older_step = step._replace(observation=older, reward=nothing, is_first=is_later)
             self._write(older_step, self._no_action, self._nothing_kept)
         self._write(step._replace(reward=nothing), self._no_action, self._nothing_kept)
-        self._states.append(step.is_first)
+        self._states.append(step.is_first.copy())
 
     def append(self, decision: Decision, step: Step) -> None:
         self._version = int(np.max(decision.version, initial=self._version))
@@ -89,8 +89,8 @@ class WindowWriter:
             self._kept.append(decision.kept)
             self._end_windows()
         self._write(step, decision.action, {name: decision.kept[index] for name, index in self._columns.items()})
-        self._states.append(step.is_first)
-        self._steps.append((step.reward, step.discount))
+        self._states.append(step.is_first.copy())
+        self._steps.append((step.reward.copy(), step.discount.copy()))
         if not self._prioritise:
             self._end_windows()
         self._on_steps(self._n - int(np.sum(step.is_first)))

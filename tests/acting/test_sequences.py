@@ -8,7 +8,7 @@ from impala.acting.policies import Decision
 from impala.acting.sequences import SequenceWriter
 from impala.acting.windows import TableWindows
 from impala.replay import memory, tables, windows
-from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
 
 N, ORIGIN = 2, Origin(7, 0, 4, 1, 0)
 STACKED = EnvironmentSpec("frames", ArraySpec((2, 2), np.uint8), Discrete(3), num_stacked=3)
@@ -26,11 +26,21 @@ def steps(count, ends):
         first = np.array([last[0], False])
 
 
-def write(sink, count=30, ends=(9, 12), anew=None, **kwargs):
+def in_place(steps):
+    """Hands out all steps in the same arrays, which are overwritten, as shared memory does."""
+    arrays = None
+    for step in steps:
+        arrays = arrays or [np.empty_like(array) for array in step]
+        for array, value in zip(arrays, step):
+            array[:] = value
+        yield Step(*arrays)
+
+
+def write(sink, count=30, ends=(9, 12), anew=None, hand_out=iter, **kwargs):
     """Plays `count` steps; an unroll begins every `PERIOD` of them. At the step `anew` a lane forgets what it did."""
     writer = SequenceWriter(STACKED, N, length=LENGTH, burn_in=BURN_IN, origin=ORIGIN, sink=sink, **kwargs)
     begun, window = 0, np.zeros((3, N, 2, 2), np.uint8)
-    for t, step in enumerate(steps(count, ends)):
+    for t, step in enumerate(hand_out(steps(count, ends))):
         window = np.concatenate([window[1:], step.observation[None]])
         window[:-1, step.is_first] = 0
         if t == anew:
@@ -125,6 +135,27 @@ def test_priorities_come_with_the_decision_in_the_last_state_and_see_the_whole_s
         # The decision in the state of step t is written with step t + 1.
         np.testing.assert_array_equal(played.kept[0][:, 1], PERIOD * number + 1 + np.arange(LENGTH + 1))
         assert replay._priorities[2 * number] == PERIOD * number + LENGTH + 1
+
+
+@pytest.mark.parametrize("has_priorities", [True, False])
+def test_steps_that_are_overwritten_once_they_were_handed_over_leave_the_same_sequences(has_priorities):
+    seen = [], []
+    replays = make_memory(), make_memory()
+    for replay, hand_out, played in zip(replays, (iter, in_place), seen):
+
+        def prioritise(what, played=played):
+            played.append(what)
+            return what.r_t.sum(axis=0) + what.discount_t.sum(axis=0) + what.is_first.sum(axis=0)
+
+        write(replay, hand_out=hand_out, **dict(prioritise=prioritise) if has_priorities else {})
+    assert len(seen[0]) == len(seen[1]) == (11 if has_priorities else 0)
+    for expected, found in zip(*seen):
+        for name in ("r_t", "discount_t", "is_first"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    for name, expected, found in zip(Chunk._fields, *map(stored, replays)):
+        np.testing.assert_array_equal(found, expected, name)
+    assert len(replays[0]) == len(replays[1])
+    np.testing.assert_array_equal(*(replay._priorities[: len(replay)] for replay in replays))
 
 
 @pytest.mark.parametrize("prioritise", [None, lambda played: played.kept[0][-1]])
