@@ -257,6 +257,12 @@ class Config(Model):
                 f"learner.num_learners={num_learners}: more than the {num_lanes} lanes of all actors, each of which "
                 "fills one learner's table; expected a larger actor.num_actors or actor.num_lanes"
             )
+        if self.program == "apex" and num_learners > 1 and self.actor.num_lanes > 1 and replay.samples_per_insert:
+            raise ValueError(
+                f"actor.num_lanes={self.actor.num_lanes}: with replay.samples_per_insert={replay.samples_per_insert:g} "
+                f"and learner.num_learners={num_learners} an actor that fills two learners' tables would wait for one "
+                "while the other waits for it; expected 1, or samples_per_insert null"
+            )
         if len(self.environment.tasks) > 1:
             raise ValueError(
                 f"environment.name={list(self.environment.tasks)}: program={self.program} plays one; expected a name"
@@ -351,6 +357,13 @@ class Config(Model):
             raise ValueError(
                 f"learner.num_learners={num_learners}: more than the {num_shared} {'agents' if is_ga3c else 'lanes'} "
                 f"that program={self.program} shares out among them; expected a larger actor.num_actors"
+            )
+        num_lanes = self.actor.num_lanes
+        if not is_ga3c and num_lanes % num_learners and num_learners % num_lanes:
+            raise ValueError(
+                f"actor.num_lanes={num_lanes}: an actor whose lanes cannot be shared out equally among "
+                f"learner.num_learners={num_learners} would wait for one of them while another waits for it; expected "
+                "a multiple or a divisor of that"
             )
         num_lane = self.actor.num_lane_environments
         if self.inference.max_environments < num_lane:

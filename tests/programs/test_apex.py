@@ -169,6 +169,7 @@ def test_every_environment_of_all_actors_has_a_rung_of_its_own():
     (["--learner.batch-size", "2_000"], "learner.batch_size=2000 > replay.min_size=1000"),
     (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=64"),
     (["--num-learners", "4"], "more than the 2 lanes of all actors"),
+    (["--num-learners", "2", "--actor.num-lanes", "2"], "actor.num_lanes=2: with replay.samples_per_insert=4 and learner.num_learners=2"),
     (["--agent.epsilon-start", "0.5"], "agent.epsilon_start=0.5: not with program=apex"),
     (["--agent", "{name: dpg}"], "network.torso=mlp: not with agent.name=dpg"),
     (["--agent", "{name: dpg, n_step: 0}"], "agent.n_step: got 0"),

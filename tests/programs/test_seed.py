@@ -112,6 +112,8 @@ def test_episodes_are_told_once_with_the_version_that_ended_them(finished):
     [
         ({"learner.num_learners": 4, "actor.num_actors": 1},
          "learner.num_learners=4: more than the 2 lanes that program=seed shares out among them; expected a larger actor.num_actors"),
+        ({"learner.num_learners": 2, "actor.num_lanes": 3, "actor.num_environments": 24},
+         "actor.num_lanes=3: an actor whose lanes cannot be shared out equally among learner.num_learners=2"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=seed; expected 0.0"),
         ({"population.size": 2}, "population.size=2: not with program=seed; expected 1"),
         ({"inference.max_environments": 8}, "inference.max_environments=8: a lane asks for 16 environments at once"),
