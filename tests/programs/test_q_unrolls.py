@@ -22,6 +22,12 @@ def test_retrace_learns_catch_from_a_queue(tmp_path):
 
 
 @pytest.mark.soak
+def test_n_step_targets_train_from_a_queue_too(tmp_path):
+    result = run("train", "--config", CATCH, "--run", tmp_path / "run", "--loss.correction", "n_step")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.soak
 def test_two_learners_and_replay_learn_it_too(tmp_path):
     options = ["--num-learners", 2, "--replay.fraction", 0.5, "--network.core", "lstm", "--network.core-size", 32]
     result = run("train", "--config", CATCH, "--run", tmp_path / "run", *options)

@@ -321,6 +321,20 @@ def test_from_the_table_to_batches(queue):
     assert (feeder.deduplicator.num_duplicates, feeder.deduplicator.num_gaps) == (0, 0)
 
 
+def test_chunks_of_an_agent_that_keeps_nothing_of_its_decisions_are_read_too():
+    spec = chunk_spec(EnvironmentSpec("x", ArraySpec((2,), np.float32), actions=Discrete(2)), T, kept={})
+    server = reverb.Server([tables.queue(spec, 8)], port=None)
+    writer = reverb.Client(f"localhost:{server.port}").trajectory_writer(num_keep_alive_refs=1)
+    written = {name: value for name, value in zeros(spec)._asdict().items() if not isinstance(value, tuple)}
+    writer.append(written)
+    writer.create_item(tables.QUEUE, 1.0, {name: column[-1] for name, column in writer.history.items()})
+    writer.flush(timeout_ms=10_000)
+    read = next(datasets.chunks(f"localhost:{server.port}", tables.QUEUE, max_in_flight=1))
+    assert read.logits_tm1 == () and read.v_behaviour_tm1 == () and "logits_tm1" not in written
+    np.testing.assert_array_equal(read.observation, written["observation"])
+    server.stop()
+
+
 def test_chunks_stay_in_the_table_until_they_are_needed():
     """What left the table waits unseen and bounds no writer; TensorFlow's own prefetch grew to 130 chunks here."""
     server = reverb.Server([tables.queue(SPEC, 1000)], port=None)
