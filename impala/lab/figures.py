@@ -39,7 +39,8 @@ def curves(scores: Scores):
     """Draws learning curves: mean and 95 % interval over seeds, as in the table; dashed while seeds are missing."""
 
     def draw(axis, block):
-        if not len(curve := scores.curves(block)):
+        curve = scores.curves(block)
+        if np.isnan(curve).all():  # also if there is none: no run has ended yet, or no episode in any
             return
         frames = (np.arange(curve.shape[1]) + 0.5) / curve.shape[1] * scores.grid.total_frames(block.task)
         seen = ~np.isnan(curve).all(axis=0)  # in some parts no episode may end, e.g. if all have one length

@@ -7,12 +7,14 @@ class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
     """RMSProp that divides by the standard deviation of the gradient (Mnih et al. 2015; its published code).
 
     m ← decay · m + (1 − decay) g,   s ← decay · s + (1 − decay) g²,   w ← w − lr · g / √(s − m² + ε),   m_0 = s_0 = 0
+
+    With a momentum μ the step is v ← μ v + lr · g / √(s − m² + ε), w ← w − v; DQN has none.
     """
 
-    def __init__(self, learning_rate, *, decay: float = 0.95):
+    def __init__(self, learning_rate, *, decay: float = 0.95, momentum: float = 0.0):
         super().__init__("centered_rmsprop")
         self._set_hyper("learning_rate", learning_rate)
-        self._decay_rate, self.epsilon = decay, 0.01
+        self._decay_rate, self._momentum, self.epsilon = decay, momentum, 0.01
 
     def _create_slots(self, var_list):
         for variable in var_list:
@@ -27,7 +29,7 @@ class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
             mom=self.get_slot(var, "momentum").handle,
             lr=self._get_hyper("learning_rate", var.dtype.base_dtype),
             rho=self._decay_rate,
-            momentum=0.0,
+            momentum=self._momentum,
             epsilon=tf.cast(self.epsilon, var.dtype.base_dtype),
             grad=grad,
             use_locking=False,

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from impala.losses.actor_critic import Rows, Terms
 
+_LEAST_BETA, _MOST_BETA = 1e-10, 1e10
+
 
 def ppo_clip(surrogate_clip: float = 0.2) -> Terms:
     """Returns the clipped surrogate between π and μ."""
@@ -35,8 +37,10 @@ def adapted_penalty(beta: float, kl: float, target: float, *, tolerance: float =
     """Returns the next coefficient of the penalty β KL(μ‖π), PPO's other surrogate (section 4), after a policy update.
 
     Doubled if the update moved the policy by a KL above 1.5 times the target, halved if by less than the target divided
-    by 1.5; or with the tolerance and factor given.
+    by 1.5; or with the tolerance and factor given. It stays between 1e-10 and 1e10: halved a thousand times, as with a
+    learning rate that falls to 0, it would be 0 for good.
     """
     if not (beta > 0.0 and kl >= 0.0 and target > 0.0):
         raise ValueError(f"beta={beta}, kl={kl}, target={target}; expected more than 0, 0 or more, more than 0")
-    return beta * factor if kl > tolerance * target else beta / factor if kl < target / tolerance else beta
+    changed = beta * factor if kl > tolerance * target else beta / factor if kl < target / tolerance else beta
+    return min(max(changed, _LEAST_BETA), _MOST_BETA)

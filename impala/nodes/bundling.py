@@ -95,7 +95,7 @@ class Bundle(Base):
         """Forgets the steps that went with an accepted gradient; those of a refused one go with the next."""
         from impala.learning.server import Verdict
 
-        if verdict == Verdict.ACCEPTED:
+        if verdict in (Verdict.ACCEPTED, Verdict.REPEATED):  # what is repeated was accepted, its answer lost
             self._num_steps -= self._num_sent
 
     @property

@@ -81,10 +81,7 @@ class ShardNode:
         if said := exchanging.difference(self._mine, theirs):
             raise Refused(f"worker {worker} has {said}, as the server has")
         self._facts[worker] = theirs
-        while not self._begun.wait(_LOOK_SECONDS):
-            if self.stop.is_set():
-                raise Refused("the server ends")
-        return self.server.read()
+        return self.read()
 
     def push(self, name: tuple[int, int], number: int, *arrays: Any) -> tuple:
         """Takes a gradient of a worker, `name` being its index and life; returns verdict, statistics and parameters.
@@ -110,7 +107,12 @@ class ShardNode:
         return np.array([verdict, now, frames], np.int64), statistics, *parameters
 
     def read(self) -> tuple[int, int, list, np.ndarray]:
-        """Returns version, frames, parameters and statistics of this shard."""
+        """Returns version, frames, parameters and statistics of this shard, once it has begun."""
+        from impala.acting.remote import Refused
+
+        while not self._begun.wait(_LOOK_SECONDS):
+            if self.stop.is_set():
+                raise Refused("the server ends")
         return self.server.read()
 
     def target(self) -> list:

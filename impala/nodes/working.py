@@ -176,7 +176,7 @@ class Worker(Base):
         """Keeps the increments that went with a refused gradient; they go with the next."""
         from impala.learning.server import Verdict
 
-        if verdict != Verdict.ACCEPTED:
+        if verdict not in (Verdict.ACCEPTED, Verdict.REPEATED):  # what is repeated was accepted, its answer lost
             self._batches.put_back(self._sent)
 
     def _adopt(self) -> None:

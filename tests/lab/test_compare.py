@@ -233,6 +233,14 @@ def test_a_report_says_where_its_numbers_come_from(by_hand, tmp_path):
     assert last == "28 runs of 0.3 hours on one core in all, 2026-11-20; commits abc; two cores."
 
 
+def test_a_block_whose_runs_are_too_short_for_an_episode_has_no_curve(by_hand, tmp_path):
+    grid, table_rows = by_hand
+    nothing = " ".join(["nan"] * cells.NUM_POINTS)
+    rows = [row | ({"curve": nothing} if row["task"] == "catch" and row["status"] == "done" else {}) for row in table_rows]
+    report.write(grid, rows, tmp_path)
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
 def test_a_sweep_that_is_not_done_says_so(by_hand):
     grid, table_rows = by_hand
     sweeps = [row for row in table_rows if row["phase"] == SWEEP]

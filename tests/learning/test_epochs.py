@@ -171,6 +171,16 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_so_far(play)
     assert statistics.return_deviation(state) == pytest.approx(np.std(everything), rel=1e-6)
 
 
+def test_what_went_with_an_accepted_gradient_whose_answer_was_lost_does_not_go_again(play):
+    _, worker = play(agent__normalise_observations=True)
+    _, batches = unroll_of(worker)
+    next(batches)
+    assert worker.increments().any()
+    worker.answered(Verdict.REPEATED)
+    next(batches)
+    assert not worker.increments().any()
+
+
 def test_what_a_refused_gradient_carried_goes_with_the_next(play):
     _, worker = play(agent__normalise_observations=True)
     _, batches = unroll_of(worker)

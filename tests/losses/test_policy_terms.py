@@ -104,6 +104,11 @@ def test_the_penalty_follows_how_far_updates_go():
     for kl in (0.02, 0.02, 0.01, 0.005, 0.0066):  # the last is just below 0.01 / 1.5
         seen.append(beta := adapted_penalty(beta, kl, 0.01))
     assert seen == [2.0, 4.0, 4.0, 2.0, 1.0]
+    for kl in (0.0, 1.0):  # an update that hardly moves, and one that leaps, for thousands of iterations
+        for _ in range(3000):
+            beta = adapted_penalty(beta, kl, 0.01)
+        assert 0 < beta < float("inf")
+        beta = adapted_penalty(beta, 0.02, 0.01)
     for wrong in ((0.0, 0.01, 0.01), (1.0, -0.01, 0.01), (1.0, 0.01, 0.0), (1.0, float("nan"), 0.01)):
         with pytest.raises(ValueError, match="beta="):
             adapted_penalty(*wrong)
