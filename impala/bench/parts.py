@@ -158,12 +158,14 @@ def random_unroll(config: config_lib.Config) -> list:
     environment = make_environment(config, n)
     spec, unrolls = environment.spec, []
 
+    behaviour = agents.of(config).make_behaviour(config, spec)
+
     def uniform(window, is_first, *memory):
-        return _uniform(spec, n), np.zeros(n, np.float32), *memory[2:]
+        return *(np.zeros((n, *each.shape), each.dtype) for each in behaviour.numbers), *memory[2:]
 
     actor = parts.make_actor(
         environment, uniform, seed=0, unroll_length=config.learner.unroll_length, origin=Origin(0, 0, 0, 0, 0),
-        sink=unrolls.append, behaviour=agents.of(config).make_behaviour(config, environment.spec),
+        sink=unrolls.append, behaviour=behaviour,
     )  # fmt: skip
     for _ in actor.steps(0):
         if len(unrolls) == 10:

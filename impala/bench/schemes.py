@@ -39,7 +39,7 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
     free = actor_critic(lambda *, v_tm1, r_t, **_: Targets(v_tm1, r_t), distribution=distribution)
     calls = {"": _gradient(free, batch, num_parameters, False)}
     for word in words:
-        loss = config.loss.model_copy(update={"correction": word})
+        loss = config.loss.model_copy(update={"correction": word, "popart": False})
         calls[word] = _gradient(make_loss(loss, distribution), batch, num_parameters, has_target_network(loss))
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(_ROUNDS):

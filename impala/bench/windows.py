@@ -91,9 +91,9 @@ def _played(config: config_lib.Config):
     spec = environment.spec
     agent, has_priorities = agents.of(config), config.has_use_for("replay.priority_exponent")
     behaviour = agent.make_behaviour(config, spec, explore=lambda: 1.0)
-    values = np.zeros((n, spec.actions.num_parameters), np.float32)
+    numbers = [np.zeros((n, *each.shape), each.dtype) for each in behaviour.numbers]
     policy = policies.make(  # the last of a network's inputs is its core state
-        lambda window, is_first, *memory: (values, *memory[-1:]), spec, n, seed=0, behaviour=behaviour
+        lambda window, is_first, *memory: (*numbers, *memory[-1:]), spec, n, seed=0, behaviour=behaviour
     )  # fmt: skip
     network = agent.make_network(config, spec) if has_priorities else None
     where = dict(origin=origin, sink=_Steps(steps))

@@ -67,6 +67,15 @@ def test_sequences_are_written_drawn_and_learned(alone):
 SPEC_OF_CHAIN = EnvironmentSpec("memory_chain", ArraySpec((3,), np.float32), Discrete(2))
 
 
+@pytest.mark.parametrize("name, part, keys", [
+    ("apex_dpg_pendulum", "insert", {}), ("q_unrolls_catch", "table", {}), ("q_unrolls_catch", "learner", {"network.core": "lstm"}),
+    ("q_unrolls_catch", "table", {"loss.correction": "n_step"}), ("q_unrolls_catch", "table", {"network.core": "lstm"}),
+])  # fmt: skip
+def test_a_part_of_agents_that_keep_other_things_of_a_decision(alone, name, part, keys):
+    config = config_lib.load(f"configs/{name}.yaml", keys)
+    assert alone(bench.parts_of(config)[part], config, 0.3) > 10
+
+
 @pytest.mark.parametrize("name", ["dppo", "gorila"])
 def test_a_worker_of_a_parameter_server_alone(alone, name):
     config = config_lib.load(f"configs/{name}_catch.yaml")
@@ -133,7 +142,8 @@ def test_lockstep_on_one_core(alone, config):
 def test_every_scheme_has_a_share(alone):
     from impala import corrections, losses
 
-    fractions = alone(schemes.scheme_fractions, CATCH, 1.0)
+    with_popart = CATCH.model_copy(update={"loss": CATCH.loss.model_copy(update={"popart": True})})
+    fractions = alone(schemes.scheme_fractions, with_popart, 1.0)
     assert fractions.keys() == corrections.SCHEMES.keys() | losses.POLICY_TERMS.keys()
     assert all(0.0 <= fraction < 10.0 for fraction in fractions.values())
 
