@@ -24,6 +24,7 @@ from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
+_QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -276,7 +277,8 @@ class Nodes:
 
     def _poll(self) -> None:
         """Asks every host that owes no answer, and takes the answers that are there."""
-        if time.monotonic() - self._polled < _POLL_SECONDS:
+        period = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
+        if time.monotonic() - self._polled < max(_POLL_SECONDS, period):
             return
         self._polled = time.monotonic()
         for name in self._standing():
