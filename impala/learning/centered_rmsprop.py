@@ -11,7 +11,7 @@ class CenteredRMSProp(tf.keras.optimizers.legacy.Optimizer):
     With a momentum μ the step is v ← μ v + lr · g / √(s − m² + ε), w ← w − v; DQN has none.
     """
 
-    def __init__(self, learning_rate, *, decay: float = 0.95, momentum: float = 0.0):
+    def __init__(self, learning_rate, decay: float = 0.95, momentum: float = 0.0):
         super().__init__("centered_rmsprop")
         self._set_hyper("learning_rate", learning_rate)
         self._decay_rate, self._momentum, self.epsilon = decay, momentum, 0.01

@@ -17,11 +17,10 @@ def make(
 
     Assign `optimizer.learning_rate` before each step; `optimizer.epsilon` is a variable too.
     """
-    rmsprop_settings = dict(decay=rmsprop_decay, momentum=rmsprop_momentum)
     makers = {
         "adam": lambda: tf.keras.optimizers.legacy.Adam(0.0, beta_1=adam_beta1),
-        "rmsprop": lambda: rmsprop.RMSPropTF1(0.0, **rmsprop_settings),
-        "centered_rmsprop": lambda: centered_rmsprop.CenteredRMSProp(0.0, **rmsprop_settings),
+        "rmsprop": lambda: rmsprop.RMSPropTF1(0.0, decay=rmsprop_decay, momentum=rmsprop_momentum),
+        "centered_rmsprop": lambda: centered_rmsprop.CenteredRMSProp(0.0, rmsprop_decay, rmsprop_momentum),
         "adagrad": lambda: adagrad.AdaGrad(0.0),
     }
     if name not in makers:

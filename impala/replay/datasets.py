@@ -50,7 +50,7 @@ def chunks(
         is_sound = checks(arrays) if checks else max_in_flight * [True]
         for i in range(max_in_flight):
             if is_sound[i]:
-                yield Chunk(**_NOTHING | {name: array[i] for name, array in arrays.items()})
+                yield Chunk(**dict.fromkeys(Chunk._fields, ()) | {name: array[i] for name, array in arrays.items()})
 
 
 def without_prefetch() -> tf.data.Options:
@@ -60,7 +60,6 @@ def without_prefetch() -> tf.data.Options:
     return options
 
 
-_NOTHING = dict.fromkeys(Chunk._fields, ())
 WITHOUT_TIME = {"previous_action", "previous_reward", "origin", "core_state", "is_replayed"}
 
 
