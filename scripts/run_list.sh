@@ -6,7 +6,7 @@
 set -eu
 trap "exit 130" INT TERM  # or else a run that was stopped would be kept as if it had ended
 cd "$(dirname "$0")/.."
-while read -r topic arguments <&3; do
+while read -r topic arguments <&3 || [ -n "$topic" ]; do
   case $topic in ''|'#'*) continue ;; esac
   if [ -e "docs/results/$topic/metrics.csv" ]; then continue; fi
   echo "== $topic: impala train $arguments"

@@ -1,5 +1,6 @@
 """Writes the manifest of a KubeRay RayJob that runs a program on a Kubernetes cluster."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -36,7 +37,9 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
       name: of the run, a folder in the volume.
     """
     # A valid Kubernetes name: letters, digits and dashes, short enough for the suffixes that are added.
-    label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")[:40]
+    label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")
+    if len(label) > 40:
+        label = f"{label[:33].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     metadata = {"name": label, "namespace": job.namespace}
     command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])
     ray_job = {

@@ -10,15 +10,15 @@ from impala.config import ConfigError
 
 _SCRIPT = """\
 #!/bin/bash
-#SBATCH --job-name={name}
+#SBATCH --job-name="{name}"
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
 {options}#SBATCH --time={time}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --signal=B:TERM@120
-#SBATCH --output={log}
+#SBATCH --signal=B:USR1@120
+#SBATCH --output="{log}"
 # Two minutes before its time is over the run writes a checkpoint; the job is queued again, and resumes. The run's
 # folder must be one that the first host of the next allocation sees too.
 set -u
@@ -34,10 +34,10 @@ export RAY_AUTH_TOKEN
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(hostname --ip-address | awk '{{print $1}}'):$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray
-$ray start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
+"$ray" start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
   --include-dashboard=false --disable-usage-stats &
 head=$!
-until $ray status --address "$address" >/dev/null 2>&1; do kill -0 "$head" || exit 1; sleep 1; done
+until "$ray" status --address "$address" >/dev/null 2>&1; do kill -0 "$head" || exit 1; sleep 1; done
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
   srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
     --cpus-per-task={cpus} --exclude="$first" \\
@@ -46,7 +46,8 @@ fi
 
 {bin}/impala train {arguments} --cluster "$address" --run {folder} &
 run=$! again=no
-trap 'again=yes; kill -TERM "$run"' TERM
+trap 'again=yes; kill -TERM "$run"' USR1
+trap 'kill -TERM "$run"' TERM  # of scancel: a checkpoint is written, and the job does not come back
 wait "$run"; status=$?
 while kill -0 "$run" 2>/dev/null; do wait "$run"; status=$?; done  # `wait` returns at once when a signal comes
 kill "$head"  # `ray stop` would end other jobs' Ray as well

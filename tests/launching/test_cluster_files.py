@@ -1,12 +1,15 @@
 """What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
 
+import os
+import signal
 import subprocess
+import time
 
 import pytest
 import yaml
 
 from impala.launching import kubernetes, slurm
-from tests.programs.running import run
+from tests.programs.running import run, wait_for
 
 # Fields of ray.io/v1 (KubeRay's API reference, 1.5) and of Kubernetes' core/v1 and networking.k8s.io/v1, as far as they
 # may be used here; a value is the schema of what lies below, None of what is a plain value or a free mapping.
@@ -99,6 +102,14 @@ def test_a_runs_name_becomes_one_of_kubernetes():
     assert job["metadata"]["name"] == "impala-seed-pong-2" and "--run /runs/Seed_pong.2" in job["spec"]["entrypoint"]
 
 
+def test_long_names_stay_different_and_end_as_kubernetes_wants_it():
+    names = set()
+    for seed in (1, 2):
+        text = kubernetes.manifest(["pong"], f"breakout_deep_resnet_vtrace_lr_3_seed_{seed}", JOB)
+        names.add(next(yaml.safe_load_all(text))["metadata"]["name"])
+    assert len(names) == 2 and all(len(name) <= 40 and name[-1].isalnum() for name in names), names
+
+
 def test_the_jobs_pods_reach_each_other_and_others_reach_the_jobs_port_at_most():
     written = documents("pong")
     policy, cluster = written["NetworkPolicy"]["spec"], written["RayJob"]["spec"]["rayClusterSpec"]
@@ -116,8 +127,36 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     directives = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     expected = ["--nodes=4", "--cpus-per-task=16", "--gpus-per-node=2", "--partition=long", "--time=12:00:00", "--requeue"]
     assert set(expected) < set(directives)
+    assert {'--job-name="impala-a run"', f'--output="{tmp_path}/a run.slurm.log"', "--signal=B:USR1@120"} < set(directives)
     assert f"train pong --loss.correction none --cluster \"$address\" --run '{tmp_path}/a run' &" in text
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
+
+
+@pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path, number, is_queued):
+    """The script itself, with programs around it that say what they were asked to do."""
+    commands = tmp_path / "some commands"
+    commands.mkdir()
+    for name, text in {
+        "ray": "[ $1 = status ] || exec sleep 60", "impala": "trap 'echo saved; exit 0' TERM; touch trains; sleep 60 & wait",
+        "scontrol": 'echo "$@" >> asked; echo host', "hostname": "echo 10.0.0.1", "srun": "sleep 60",
+    }.items():  # fmt: skip
+        (commands / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
+        (commands / name).chmod(0o755)
+    (tmp_path / "job").write_text(slurm.script(["pong"], tmp_path / "run", SLURM, commands))
+    environment = os.environ | {
+        "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "host", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2",
+    }  # fmt: skip
+    job = subprocess.Popen(["bash", tmp_path / "job"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_for(lambda: (tmp_path / "trains").exists(), 30, "it trains")
+        time.sleep(0.5)  # until the traps are set
+        job.send_signal(number)
+        assert job.wait(30) == 0
+        asked = (tmp_path / "asked").read_text()
+        assert ("requeue 7" in asked) == is_queued, asked
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("arguments, words", [

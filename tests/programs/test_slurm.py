@@ -81,7 +81,7 @@ def test_a_job_trains_on_two_hosts_ends_with_a_checkpoint_and_resumes_when_it_is
     job = done.stdout.split()[-1]
     log = slurm / "run.slurm.log"
     wait_for(lambda: len(rows(folder)) > 5, 120, "it trains")
-    call("scancel", "--signal=TERM", "--batch", job)  # as before the end of its time
+    call("scancel", "--signal=USR1", "--batch", job)  # as before the end of its time
     wait_for(lambda: "RUNNING" not in call("scontrol", "show", "job", job), 60, "it ends")
     saved = checkpoints.read_state(folder / "checkpoints")["updates"]
     assert saved == int(rows(folder)[-1]["updates"]) > 0
