@@ -28,8 +28,18 @@ from collections.abc import Callable, Mapping, Sequence
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NAME, _MAX_BYTES = b"fork_server", 1_000_000
 _READY_SECONDS, _ANSWER_SECONDS = 120.0, 60.0  # to import; to fork
-# A script's folder is first on Python's path, as if Python had been given the script.
-_PROGRAM = "import sys; sys.path[0] = sys.argv[1]; from impala.launching import fork_server; fork_server.run()"
+# A script's folder is first on Python's path, as if Python had been given the script. The stand-in for courier, if it
+# is on the path, loads the starter's copy of this package, not one that is installed or lies in the current folder.
+_PROGRAM = """
+import sys
+sys.path[0] = sys.argv[1]
+try:
+    import courier
+except ImportError:
+    pass
+from impala.launching import fork_server
+fork_server.run()
+"""
 
 
 class Child:

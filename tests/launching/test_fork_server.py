@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,20 @@ def start(server, tmp_path):
         return child, lambda: (child.wait(30), log.read_text())
 
     return start_it
+
+
+def test_a_child_uses_the_starters_copy_of_this_package_whatever_is_installed(tmp_path):
+    copy, script = tmp_path / "elsewhere", tmp_path / "script.py"
+    shutil.copytree(Path(fork_server.__file__).parents[1], copy / "impala", ignore=shutil.ignore_patterns("__pycache__"))
+    script.write_text("import impala.launching.roles as roles; print(roles.__file__)")
+    environment = os.environ | {"PYTHONPATH": str(copy / "impala/launching/rpc/shim")}
+    with local.signals_blocked():
+        server = fork_server.ForkServer(["json"], str(tmp_path), environment)
+    with (tmp_path / "log").open("w") as output:
+        child = server.start([sys.executable, str(script)], environment, output, lambda: False)
+    assert child.wait(30) == 0
+    assert (tmp_path / "log").read_text().strip() == str(copy / "impala/launching/roles.py")
+    server.close()
 
 
 TELL = """
