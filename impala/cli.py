@@ -266,12 +266,15 @@ def rollback(options: argparse.Namespace, rest: list[str]) -> int:
         raise config_lib.ConfigError([f"{options.run}: holds no config.yaml; expected a run folder"])
     if runs_lib.is_running(options.run):
         raise config_lib.ConfigError([f"{options.run}: is training; expected a run that has ended: Ctrl-C ends it"])
-    for folder in runs_lib.member_folders(options.run):
+    folders = runs_lib.member_folders(options.run)
+    for folder in folders:  # all of a population, or none
         try:
-            newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
+            soundness.older_by(folder / "checkpoints", options.updates)
         except LookupError as error:
             expected = f"--updates below {options.updates:,}, or a run that keeps more checkpoints (num_checkpoints)"
             raise config_lib.ConfigError([f"{folder}: {error.args[0]}; expected {expected}"]) from None
+    for folder in folders:
+        newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
         print(
             f"{folder}: goes on from update {int(older.name):,}, not {int(newest.name):,}; newer checkpoints are kept "
             f"as checkpoints/*{soundness.ROLLED_BACK}"

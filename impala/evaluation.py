@@ -32,7 +32,7 @@ def evaluate(
 ) -> list[dict]:
     """Plays the newest weights, or the best by evaluation, in every task of the run.
 
-    Appends a row for each to evaluations.csv and returns them.
+    Appends a row for each to evaluations.csv and returns them. A file that cannot be written costs the row there.
     """
     from impala.nodes.playing import evaluation_seed, play
 
@@ -42,9 +42,12 @@ def evaluate(
     rows = []
     for task, name in enumerate(config.environment.tasks):
         played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
-        rows.append(evaluations.append(
-            folder, name, played, updates=state["updates"], frames=state["frames"], greedy=greedy
-        ))  # fmt: skip
+        row = evaluations.row_of(name, played, updates=state["updates"], frames=state["frames"], greedy=greedy)
+        rows.append(row)
+        try:
+            evaluations.append(folder, row)
+        except OSError as error:
+            print(f"{folder / 'evaluations.csv'}: {error.strerror}; the result is not kept", file=sys.stderr)
     return rows
 
 

@@ -1,5 +1,6 @@
 """What every node of a program sets up first: its name, its signals, its devices, its end with the launcher."""
 
+import _thread
 import atexit
 import contextlib
 import ctypes
@@ -113,7 +114,8 @@ def begin(pulse: beats.Pulse) -> None:
     """
     pulse.doing = "running"
     if pulse is _pulse:
-        signal.signal(signal.SIGTERM, lambda *_: pulse.set())
+        # In a thread: the main thread may hold the lock of what is set, and a handler runs in the middle of it.
+        signal.signal(signal.SIGTERM, lambda *_: _thread.start_new_thread(pulse.set, ()))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 

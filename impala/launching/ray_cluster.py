@@ -25,6 +25,7 @@ from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
 _QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
+_REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -78,7 +79,7 @@ def connect(address: str, *, is_trusted: bool) -> None:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         line = f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and its token"
         raise ConfigError([line]) from None
-    public = [ip for ip in _ips(ray) if not ipaddress.ip_address(ip).is_private]
+    public = [ip for ip in _ips(ray) if ipaddress.ip_address(ip).is_global]
     if public and not is_trusted:
         ray.shutdown()
         raise ConfigError([
@@ -299,6 +300,8 @@ class Nodes:
             self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
         except ConfigError as error:
             self._lose(name, EXIT_TRY_AGAIN, error.lines[0])
+            self._hosted[name].status.node.facts["says"] = [error.lines[0]]
+            self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
         else:
             self._start(name)
 

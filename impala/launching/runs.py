@@ -53,11 +53,15 @@ class RunFolder:
             raise config_lib.ConfigError([f"--run {self.path}: {error.strerror}; expected a writable folder"]) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             lock.seek(0)
             holder = lock.read().strip() or "another process"
             raise config_lib.ConfigError(
                 [f"--run {self.path}: in use by {holder}; expected a free run folder, or wait for that run's end"]
+            ) from None
+        except OSError as error:  # a network file system without locks
+            raise config_lib.ConfigError(
+                [f"--run {self.path}: cannot be locked: {error.strerror}; expected a file system that locks files"]
             ) from None
         lock.seek(0)
         lock.truncate()
@@ -153,7 +157,8 @@ def _can_resume(path: Path) -> bool:
 
 def member_folders(path: Path) -> list[Path]:
     """Returns the folders that hold metrics and checkpoints: a run's own, or those of a population's members."""
-    return sorted(path.glob("member_*"), key=lambda p: int(p.name.partition("_")[2])) or [path]
+    members = [folder for folder in path.glob("member_*") if folder.name.partition("_")[2].isdecimal()]
+    return sorted(members, key=lambda folder: int(folder.name.partition("_")[2])) or [path]
 
 
 def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[str]:

@@ -244,6 +244,7 @@ class Caller:
         connection.settimeout(_SHAKE_HANDS_SECONDS)  # a frozen server lets us in but never answers
         try:
             connection.connect("\0" + self._address)
+            check_peer(connection)
             socket.send_fds(connection, [self._hello.encode()], [self._handle])
             answer = _receive(connection, _ANSWER.size)
             if answer is None:
@@ -270,6 +271,15 @@ class Caller:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raises ConnectionRefusedError if another user's process listens at the other end, whose name anybody may take."""
+    _, user, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    if user != os.getuid():
+        raise ConnectionRefusedError(f"the server belongs to user {user}")
 
 
 def _plain(fields: Fields) -> list:

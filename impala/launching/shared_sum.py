@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from impala.launching import shared_memory
+
 _THEY_ARE_THERE, _STILL_HERE, _BEAT_SECONDS, _ALIGNMENT = b"!", b".", 1.0, 64
 _INDEX, _CREDENTIALS = struct.Struct("<i"), struct.Struct("3i")
 
@@ -180,6 +182,7 @@ def _connect(index: int, address: str, patience_seconds: float) -> _Link:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect("\0" + address)
+            shared_memory.check_peer(connection)
             break
         except OSError as error:
             connection.close()

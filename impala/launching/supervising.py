@@ -15,6 +15,7 @@ from impala.launching.restarts import Restarts
 from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
+_LOG_BYTES, _LOG_LINES = 1_000_000, 200  # of a node's log that are looked at, and told
 
 
 class Nodes(Protocol):
@@ -136,8 +137,14 @@ class Supervisor:
         return None
 
     def _unasked(self, ended: dict[str, int]) -> dict[str, int]:
-        """Returns who ended unasked: only a node that has the weights may end, with status 0 when all is done."""
-        return {name: status for name, status in ended.items() if status != 0 or not self._nodes.roles.of(name).is_head}
+        """Returns who ended unasked: only a node that has the weights may end, with status 0 when all is done.
+
+        A first learner that says that it is not done was told to end by somebody else, with a SIGTERM of its own.
+        """
+        done = [name for name in self._nodes.roles.heads(ended) if ended[name] == 0]
+        if done and self._facts().get("is_done") is False:
+            done = []
+        return {name: status for name, status in ended.items() if name not in done}
 
     def _seconds_to_return(self, name: str, status: int) -> float | None:
         """Returns the seconds until a node that died is restarted; None: never, and the user knows or is told why."""
@@ -166,15 +173,17 @@ class Supervisor:
         self._say(f"{name} {how}: all nodes start again, from the newest checkpoint")
         self._stop()
         facts = self._facts()
-        saved_frames, saved = facts.get("saved_frames", 0), facts.get("saved_updates", 0)
+        saved_frames, saved = facts.get("saved_frames", 0), facts.get("saved_updates")
         lost = facts.get("frames", saved_frames) - saved_frames
         newest = f"the newest checkpoint is of update {saved:,}" if saved else "there is no checkpoint: it begins anew"
+        if saved is None:
+            newest = "it had not come as far as its checkpoint"
         self._say(f"{lost:,} frames are lost; {newest}")
         self._keep(row, lost)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._interrupts.count:
-                return Outcome(0 if saved else EXIT_INTERRUPTED)
+                return Outcome(0 if saved and self._interrupts.count == 1 else EXIT_INTERRUPTED)
             time.sleep(0.1)
         return Outcome(None)
 
@@ -200,7 +209,7 @@ class Supervisor:
         ended = {} if was_interrupted else nodes.ended()
         failed = self._unasked(ended)
         # Several learners are done together; the first still has its checkpoint to write.
-        is_done = was_interrupted or ended.get(self._first) == 0
+        is_done = was_interrupted or ended.get(self._first) == 0 and self._first not in failed
         is_done |= not failed and bool(roles.heads(ended))
         if failed and not is_done:
             self._say(f"{_worst(failed, self._first)} failed; stopping the rest")
@@ -286,10 +295,13 @@ def _worst(failed: dict[str, int], first: str) -> str:
 
 
 def _end_of_log(log: Path) -> str:
-    """Returns the last traceback of a node's log, or its last lines."""
+    """Returns the last traceback of a node's log, or its last lines; a log may be long, and go on after a traceback."""
     try:
-        lines = log.read_text(errors="replace").rstrip().splitlines()
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode(errors="replace").rstrip().splitlines()
     except OSError as error:
         return f"it cannot be read: {error}"
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback")]
-    return "\n".join(lines[starts[-1] if starts else max(0, len(lines) - 20) :])
+    first = starts[-1] if starts else max(0, len(lines) - 20)
+    return "\n".join(lines[first : first + _LOG_LINES])

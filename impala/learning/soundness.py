@@ -50,8 +50,19 @@ def newest_state(directory: Path) -> dict[str, Any] | None:
 def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
     """Sets the newest checkpoints aside, so that training goes on from one at least `num_updates` updates older.
 
-    Returns:
-      the newest checkpoint before, and the newest one now.
+    Returns and raises what `older_by` does.
+    """
+    newest, older = older_by(directory, num_updates)
+    for path in paths(directory):
+        if int(path.name) > int(older.name):
+            aside = path.with_suffix(ROLLED_BACK)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+    return newest, older
+
+
+def older_by(directory: Path, num_updates: int) -> tuple[Path, Path]:
+    """Returns the newest sound checkpoint, and the newest that is at least `num_updates` updates older.
 
     Raises:
       LookupError: there is none, or none so old.
@@ -64,11 +75,6 @@ def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
     if not older:
         held = ", ".join(f"{newest - int(path.name):,}" for path in reversed(kept[:-1]))
         raise LookupError(f"its checkpoints are {held} updates before the newest" if held else "has one checkpoint")
-    for path in paths(directory):
-        if int(path.name) > int(older[-1].name):
-            aside = path.with_suffix(ROLLED_BACK)
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
     return kept[-1], older[-1]
 
 

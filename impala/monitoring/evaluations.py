@@ -23,16 +23,18 @@ def interval(scores: list[float]) -> tuple[float, float]:
     return mean, half
 
 
-def append(
-    folder: Path, environment: str, scores: list[float], *, updates: int, frames: int, greedy: bool
-) -> dict:
-    """Appends a row to `folder`/evaluations.csv and returns it. Raises OSError, and appends nothing, on a full disk."""
+def row_of(environment: str, scores: list[float], *, updates: int, frames: int, greedy: bool) -> dict:
+    """Returns the row of an evaluation."""
     mean, half = interval(scores)
-    row = dict(
+    return dict(
         time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), updates=updates, frames=frames, environment=environment,
         episodes=len(scores), greedy=greedy, mean=mean, half_interval_95=half,
         human_normalised=human_normalised(environment, mean), scores=json.dumps(scores),
     )  # fmt: skip
+
+
+def append(folder: Path, row: dict) -> None:
+    """Appends a row to `folder`/evaluations.csv. Raises OSError, and appends nothing, if it cannot be written."""
     path = folder / "evaluations.csv"
     _bring_columns_up_to_date(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -40,7 +42,6 @@ def append(
         append_whole(descriptor, encoded([row], COLUMNS))
     finally:
         os.close(descriptor)
-    return row
 
 
 def _bring_columns_up_to_date(path: Path) -> None:

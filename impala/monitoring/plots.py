@@ -52,7 +52,7 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     for folder in folders:
-        episodes = read_csv(folder / "episodes.csv")
+        episodes = [row for row in read_csv(folder / "episodes.csv") if row["score"]]  # one may be NaN
         axes[0, 0].scatter(
             _millions(episodes), [float(e["score"]) for e in episodes], s=2, alpha=0.12, color="grey", zorder=0
         )

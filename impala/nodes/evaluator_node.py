@@ -81,9 +81,9 @@ class EvaluatorNode:
         fitness = scores.fitness(means)
         try:
             for name, of_task in played.items():
-                evaluations.append(
-                    self._folder, name, of_task, updates=weights.version, frames=frames, greedy=evaluator.greedy
-                )
+                evaluations.append(self._folder, evaluations.row_of(
+                    name, of_task, updates=weights.version, frames=frames, greedy=evaluator.greedy
+                ))  # fmt: skip
             if fitness > self._best_fitness:
                 self._best.save(
                     weights.version, dict(frames=frames, fitness=fitness, means=means, episodes=evaluator.num_episodes)

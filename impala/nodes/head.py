@@ -174,6 +174,7 @@ class Head:
 
     def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
         """Writes what is left to write; returns the status and the words to end with."""
+        self._stop.note(is_done=self.is_done())  # or told to end by somebody who is not the launcher
         if self.has_trained:
             if self.monitor.has_updates:
                 log()

@@ -240,6 +240,33 @@ def as_another_user(function):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, too")
+def test_a_server_of_another_user_is_told_nothing():
+    """Anybody may take the name of a server that is gone."""
+    address, (listening, listens) = new_address(), os.pipe()
+
+    def impostor():
+        server = socket.socket(socket.AF_UNIX)
+        server.bind("\0" + address)
+        server.listen()
+        os.write(listens, b".")
+        server.settimeout(20)
+        connection, _ = server.accept()
+        connection.settimeout(5)
+        return connection.recv(100) == b""
+
+    _, wait = as_another_user(impostor)
+    assert select.select([listening], [], [], 20)[0]
+    caller = Caller(address, [1], arguments=[((2,), "f4")], results=[((2,), "f4")], patience_seconds=0.5)
+    with pytest.raises(ServerAway):
+        pending = caller(0, np.ones(2, np.float32))
+        while not pending.wait(0.1):
+            pass
+    caller.close()
+    assert wait() == 0, "it got something"
+    os.close(listening), os.close(listens)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, too")
 def test_another_user_gets_neither_a_thread_nor_an_answer(echo, caplog):
     before, (go_on, say) = psutil.Process().num_threads(), os.pipe()
 

@@ -9,7 +9,9 @@ from impala.monitoring.logs import read_csv
 
 
 def add(folder, scores=(1.0, 3.0), updates=7):
-    return evaluations.append(folder, "atari:pong", list(scores), updates=updates, frames=100, greedy=False)
+    row = evaluations.row_of("atari:pong", list(scores), updates=updates, frames=100, greedy=False)
+    evaluations.append(folder, row)
+    return row
 
 
 def test_rows_follow_one_another(tmp_path):

@@ -100,7 +100,7 @@ def test_rows_of_a_log_that_is_closed_or_whose_folder_is_gone_are_lost_and_count
 def test_an_evaluation_that_has_no_room_is_not_written_in_half():
     with small_disk(32) as disk:
         def append(scores):
-            evaluations.append(disk, "catch", scores, updates=1, frames=2, greedy=False)
+            evaluations.append(disk, evaluations.row_of("catch", scores, updates=1, frames=2, greedy=False))
 
         append([1.0])
         with full_disk(disk), pytest.raises(OSError):
@@ -192,10 +192,10 @@ def test_a_column_that_is_none_is_a_mistake(tmp_path):
 
 
 def test_a_damaged_evaluation_is_left_alone(tmp_path):
-    evaluations.append(tmp_path, "catch", [1.0], updates=1, frames=2, greedy=False)
+    evaluations.append(tmp_path, evaluations.row_of("catch", [1.0], updates=1, frames=2, greedy=False))
     path = tmp_path / "evaluations.csv"
     path.write_bytes(path.read_bytes() + b"\xff\xfe\r\n")
-    evaluations.append(tmp_path, "catch", [2.0], updates=1, frames=2, greedy=False)
+    evaluations.append(tmp_path, evaluations.row_of("catch", [2.0], updates=1, frames=2, greedy=False))
     assert [row["mean"] for row in logs.read_csv(path)] == ["1.0", "2.0"]
 
 
