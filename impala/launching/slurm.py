@@ -48,8 +48,9 @@ fi
 run=$! again=no
 trap 'again=yes; kill -TERM "$run"' USR1
 trap 'kill -TERM "$run"' TERM  # of scancel: a checkpoint is written, and the job does not come back
+wait "$run"
+while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at once when a signal comes, with its number
 wait "$run"; status=$?
-while kill -0 "$run" 2>/dev/null; do wait "$run"; status=$?; done  # `wait` returns at once when a signal comes
 kill "$head"  # `ray stop` would end other jobs' Ray as well
 # Its time was over; or trying again may help, which it has not done if the job has been here five times.
 if [ "$again" = yes ] || {{ [ "$status" = 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 5 ]; }}; then

@@ -44,7 +44,7 @@ def test_it_is_evaluated_and_exported(runs, tmp_path):
     folder, *_ = runs
     result = run("evaluate", folder, "--episodes", 32)
     assert result.returncode == 0, result.stderr
-    assert float(result.stdout.split()[0]) > 0.8, result.stdout
+    assert float(result.stdout.split()[0]) > 0.5, result.stdout  # at random 0; a few updates after a perfect evaluation
     result = run("export", folder, "--output", tmp_path / "model")
     assert result.returncode == 0, result.stderr
     assert hasattr(tf.saved_model.load(str(tmp_path / "model")), "act")
