@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from impala import Impala
+from impala import Impala, evaluation
 from impala.config import ConfigError
 from impala.environments import handed_in
 from impala.environments.catch import Catch
@@ -49,6 +49,13 @@ def test_a_class_is_learned():
     agent = Impala(Guess).learn(total_steps=10_000)
     assert agent.evaluate(episodes=30, greedy=True).mean > 0.9
     assert Impala(Guess).config.environment.name == agent.config.environment.name == "handed-in/Guess-v0"
+
+
+def test_an_evaluation_is_told_though_its_file_cannot_be_written(tmp_path, capsys):
+    folder = Impala("catch").save(tmp_path / "agent")
+    (folder / "evaluations.csv").mkdir()
+    (row,) = evaluation.evaluate(folder, num_episodes=4, greedy=True)
+    assert row["episodes"] == 4 and "evaluations.csv: Is a directory; the result is not kept" in capsys.readouterr().err
 
 
 def test_a_function_makes_every_copy_anew():

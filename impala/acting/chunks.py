@@ -15,7 +15,7 @@ Sink = Callable[[list[Chunk]], None]
 
 
 class Writer(Protocol):
-    """What an actor hands its steps to."""
+    """What an actor hands its steps to. Copies what it keeps: shared memory overwrites a step's arrays after a call."""
 
     def start(
         self, window: np.ndarray, step: Step, previous_action: np.ndarray, weights_version: int, core_state=()

@@ -26,19 +26,21 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
         window = agent.make_chunk_spec(config, spec)
         num_drawn = config.learner.batch_size / config.steps_per_update  # windows for each step
         parts |= {"steps": step_bytes(window, config.window.fresh), "windows": num_drawn * num_bytes(window)}
-    if not config.replays_alone and config.program in ("impala", "ga3c"):
-        length = config.learner.unroll_length
-        chunk = num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length
-        parts |= {"chunks": (1 if is_central else 2) * chunk}
+
+    def chunk_bytes() -> float:
+        return num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length
+
+    length = config.learner.unroll_length
     match config.program:
         case "impala":
-            parts |= {"weights": weights / (config.learner.unroll_length * num_environments)}
+            parts |= {"chunks": 2 * chunk_bytes(), "weights": weights / (length * num_environments)}
         case "apex":
             parts |= {"weights": weights / (config.actor.weight_frames / spec.frames_per_step * num_environments)}
         case "seed":
             parts |= _both_ways(remote.decision_fields(spec, 1))
         case "ga3c":
             parts |= _both_ways(remote.network_fields(spec, 1, agent.make_behaviour(config, spec)))
+            parts |= {"chunks": chunk_bytes()}
         case "a3c" | "dppo" | "gorila":  # to the server and back with each gradient
             both = weights / config.steps_per_update
             targets = {"targets": both / config.agent.target_period} if config.program == "gorila" else {}

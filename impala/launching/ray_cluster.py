@@ -299,8 +299,7 @@ class Nodes:
         try:
             self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
         except ConfigError as error:
-            self._lose(name, EXIT_TRY_AGAIN, error.lines[0])
-            self._hosted[name].status.node.facts["says"] = [error.lines[0]]
+            self._lose(name, EXIT_TRY_AGAIN, error.lines[0], says=[error.lines[0]])
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
         else:
             self._start(name)
@@ -322,10 +321,10 @@ class Nodes:
                     file.write(hosted.status.log)
         self.wants_end |= hosted.status.wants_end
 
-    def _lose(self, name: str, status: int, words: str) -> None:
+    def _lose(self, name: str, status: int, words: str, **facts) -> None:
         hosted = self._hosted[name]
         node = hosted.status.node
-        hosted.status = hosted.status._replace(node=node._replace(facts=node.facts | {"last_words": words}))
+        hosted.status = hosted.status._replace(node=node._replace(facts=node.facts | {"last_words": words} | facts))
         hosted.exit_status = status
 
     def log(self, name: str) -> Path:

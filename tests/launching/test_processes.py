@@ -98,6 +98,12 @@ def test_a_node_ignores_ctrl_c_and_stops_on_sigterm():
     assert node.returncode == 0 and output == "stopped\n"
 
 
+def test_a_sigterm_that_interrupts_the_main_thread_while_it_holds_the_lock_of_its_event_stops_it():
+    node = prepared("processes.begin(stop)\nwith stop._event._cond: os.kill(os.getpid(), 15); time.sleep(0.2)\nprint(stop.wait(5))")
+    output, errors = node.communicate(timeout=20)
+    assert output == "True\n", errors
+
+
 def test_before_its_loop_begins_sigterm_ends_a_node_at_once():
     node = prepared("time.sleep(60)")
     node.send_signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala import networks
+from impala import cli, networks
 from impala.learning import checkpoints, optimizers, soundness
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
@@ -469,6 +469,19 @@ def test_a_run_that_is_rolled_back_goes_on_from_one_that_is_old_enough(tmp_path)
     writer.restore()
     writer.save(30, {})  # the same number again, and again back
     assert soundness.roll_back(tmp_path, 1)[1].name == "0000000020"
+
+
+def test_all_members_of_a_population_are_rolled_back_or_none(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("")
+    for name, updates in (("member_0", (10, 20)), ("member_1", (20,)), ("member_0_backup", (20,))):
+        saved(tmp_path / name / "checkpoints", updates=updates)
+    assert cli.main(["rollback", str(tmp_path), "--updates", "5"]) == 2
+    assert "member_1: has one checkpoint" in capsys.readouterr().err
+    assert len(soundness.paths(tmp_path / "member_0/checkpoints")) == 2
+    saved(tmp_path / "member_1/checkpoints", updates=(10, 30))
+    assert cli.main(["rollback", str(tmp_path), "--updates", "5"]) == 0
+    newest = [soundness.paths(tmp_path / name / "checkpoints")[-1].name for name in ("member_0", "member_1", "member_0_backup")]
+    assert newest == ["0000000010", "0000000020", "0000000020"], "a folder of the user's own stays as it is"
 
 
 def test_a_damaged_one_is_no_place_to_go_back_to(tmp_path):

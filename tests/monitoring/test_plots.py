@@ -44,6 +44,12 @@ def test_a_run_of_several_tasks_shows_each(tmp_path, drawn):
     assert plt.imread(tmp_path / "curves.png").shape[0] == 1072
 
 
+def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
+    write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
+    write(tmp_path / "run" / "episodes.csv", [dict(frames=1, score=""), dict(frames=2, score=5.0)])
+    assert plots.draw([tmp_path / "run"], tmp_path / "curves.png").exists() and drawn
+
+
 def test_a_population_shows_what_evolves_and_who_was_copied(tmp_path, drawn):
     folders = [tmp_path / f"member_{index}" for index in range(2)]
     for index, folder in enumerate(folders):

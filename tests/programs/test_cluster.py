@@ -141,6 +141,19 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     cluster.remove_node(more)
 
 
+@pytest.mark.soak
+def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster, catch, tmp_path):
+    process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
+    (tmp_path / "numpy-9.9.dist-info").mkdir()
+    (tmp_path / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    more = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
+    time.sleep(40)  # it was refused five times within 21 s, and then the run ended
+    assert len(nodes(cluster)) == 4 and restarts(folder) == []
+    output = ends_in_order(process)
+    assert "numpy is 9.9 there" in output, output
+    cluster.remove_node(more)
+
+
 @pytest.mark.parametrize("arguments, status, words", [
     (["--cluster", "127.0.0.1:9"], 2, "--cluster 127.0.0.1:9: [Errno 111] Connection refused; expected HOST:PORT"),
     (["--cluster", "nonsense"], 2, "--cluster nonsense: invalid literal for int()"),

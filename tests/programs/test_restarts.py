@@ -163,6 +163,18 @@ def test_ctrl_c_while_all_are_away_ends_at_once(catch):
 
 
 @pytest.mark.soak
+def test_a_learner_that_somebody_else_ends_is_not_done(catch):
+    process, folder = catch("--checkpoint-period-seconds", 2)
+    victim = node(process, "learner/0")
+    victim.terminate()
+    comes_back(process, victim, "learner/0")
+    learns_on(folder)
+    (row,) = restarts(folder)
+    assert row["cause"] == "ended with status 0" and row["lost_frames"] == "0", "its last update was saved"
+    ends_in_order(process)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
 def test_actors_of_central_inference_return(catch, program):
     process, folder = catch(config=["train", "--config", f"configs/{program}_catch.yaml"])
