@@ -3,6 +3,7 @@ import signal
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job inherits that it is ignored
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `impala` sets it: one arithmetic in all processes
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

@@ -1,5 +1,6 @@
 """Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,9 +12,23 @@ import pytest
 
 from impala import cli, training
 from impala import config as config_lib
-from impala.launching import runs
+from impala.launching import local, runs
 
 CATCH = ["train", "--config", "configs/catch.yaml"]
+
+
+@pytest.mark.parametrize("chosen, expected", [(None, "1"), ("0", "0")])
+def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path, chosen, expected):
+    """By every command, and for nodes on hosts where no command ran."""
+    name = "TF_ENABLE_ONEDNN_OPTS"
+    monkeypatch.setenv(name, "to be restored")
+    if chosen is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, chosen)
+    assert local.node_environment("", tmp_path)[name] == expected
+    assert cli.main(["train", "--list"]) == 0
+    assert os.environ[name] == expected
 
 
 def refused(capsys, *arguments):

@@ -1,5 +1,6 @@
 """Without lag all architectures are one algorithm, synchronous A2C: the same data, the same weights."""
 
+import functools
 import typing
 
 import numpy as np
@@ -27,6 +28,23 @@ def config(program, name="catch", **overrides):
     })  # fmt: skip
 
 
+kept = {}  # several tests look at the same run, which is the same however often it is played
+
+
+def once(function):
+    """Calls `function` once for the same configuration and other arguments."""
+
+    @functools.wraps(function)
+    def of(*arguments, **kwargs):
+        key = function.__name__, repr(arguments), repr(kwargs)
+        if key not in kept:
+            kept[key] = function(*arguments, **kwargs)
+        return kept[key]
+
+    return of
+
+
+@once
 def played(configuration, num_updates=NUM_UPDATES, **kwargs):
     """Returns the weights and the batches of the run in lockstep."""
     if configuration.program in ("a3c", "dppo"):
@@ -40,6 +58,7 @@ def played(configuration, num_updates=NUM_UPDATES, **kwargs):
     return run.learner.weights().arrays, batches
 
 
+@once
 def a2c(configuration):
     """Synchronous advantage actor-critic as a textbook has it (Mnih et al. 2016, algorithm S3, one thread)."""
     environment = parts.make_environment(configuration, B)

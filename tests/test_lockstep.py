@@ -1,5 +1,6 @@
 """Actors, queue and learner in one process: determinism, exact lag, exact counts, and learning."""
 
+import functools
 import itertools
 import time
 import typing
@@ -310,6 +311,7 @@ def test_on_policy_the_schemes_are_one_algorithm(word):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
+@functools.cache
 def lockstep_weights(word):
     run = lockstep.Lockstep(small(loss__correction=word, learner__optimizer="rmsprop", learner__epsilon=0.1))
     take(run, 5)

@@ -1,6 +1,9 @@
 """Parts of one's own, named `package.module:name`: they train in every program, and mistakes are a line each."""
 
+import contextlib
+import io
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -17,7 +20,7 @@ from impala.environments import gymnasium_environment
 from impala.lockstep import Lockstep
 from impala.monitoring.logs import read_csv
 from impala.networks import parts
-from impala.nodes import checking
+from impala.nodes import checking, own_parts
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, MultiDiscrete
 from tests.programs import running
 
@@ -209,6 +212,15 @@ def test_a_function_that_makes_environments_all_at_once(folder):
 # --- mistakes
 
 
+def tried_out_here(command, *, input, capture_output):
+    """What the other process does, in this one."""
+    assert command[-1].endswith("own_parts.answer()") and capture_output
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input)))
+        own_parts.answer()
+    return subprocess.CompletedProcess(command, 0, said.getvalue().encode(), b"")
+
+
 @pytest.mark.parametrize("overrides, says", [
     (dict(network__torso="nowhere:Torso"), "network.torso: 'nowhere:Torso' cannot be imported: ModuleNotFoundError"),
     (dict(network__torso="my_parts.all:Toso"), "network.torso: 'my_parts.all:Toso' cannot be imported: ImportError: my_parts.all has no Toso"),
@@ -228,7 +240,9 @@ def test_a_function_that_makes_environments_all_at_once(folder):
     (dict(environment__name="my_parts.all:Guess"),
      "network.torso: 'mlp' takes one array, and my_parts.all:Guess has observations of several parts (hint.0 (2,), noise (3,))"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(folder, overrides, says):
+def test_mistakes_are_one_line(folder, overrides, says, monkeypatch):
+    if "Exiting" not in str(overrides):  # parts are tried out in another process, which imports TensorFlow: once is enough
+        monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
     with pytest.raises(ConfigError) as caught:
         checking.check(catch(**overrides))
     (line,) = caught.value.lines

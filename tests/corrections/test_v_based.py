@@ -535,24 +535,32 @@ def test_uncorrected_updates_converge_to_the_behaviour_policys_value():
     assert np.abs(value - mdp.TRUTH["fixed_points"]["1.0"]["V"]).max() > 1
 
 
-def run_chains(scheme, num_chains=256, length=20, num_updates=1500):
-    random = np.random.default_rng(0)
-    compiled = tf.function(
-        lambda v_tm1, v_t, r_t, log_rho_tm1: scheme(
-            v_tm1=v_tm1, v_t=v_t, r_t=r_t, log_rho_tm1=log_rho_tm1, discount_t=tf.fill(tf.shape(r_t), tf.constant(mdp.GAMMA, tf.float64))
-        ).target_tm1,
-        input_signature=[tf.TensorSpec([length, num_chains], tf.float64)] * 4,
-    )
-    cumulative = mdp.P.cumsum(axis=-1)
-    value, state = np.zeros(3), random.integers(3, size=num_chains)
-    for update in range(num_updates):
+@functools.cache
+def chains(num_chains, length, num_updates):
+    """What the behaviour policy plays: states [length + 1, num_chains] and actions for each update."""
+    random, cumulative, played = np.random.default_rng(0), mdp.P.cumsum(axis=-1), []
+    state = random.integers(3, size=num_chains)
+    for _ in range(num_updates):
         states, actions = [state], []
         for _ in range(length):
             action = (random.random(num_chains) > mdp.MU[state, 0]).astype(int)
             state = (random.random((num_chains, 1)) > cumulative[state, action]).sum(axis=1).clip(max=2)
             states.append(state)
             actions.append(action)
-        s, a, following = np.array(states[:-1]), np.array(actions), np.array(states[1:])
+        played.append((np.array(states), np.array(actions)))
+    return played
+
+
+def run_chains(scheme, num_chains=256, length=20, num_updates=1500):
+    compiled = tf.function(
+        lambda v_tm1, v_t, r_t, log_rho_tm1: scheme(
+            v_tm1=v_tm1, v_t=v_t, r_t=r_t, log_rho_tm1=log_rho_tm1, discount_t=tf.fill(tf.shape(r_t), tf.constant(mdp.GAMMA, tf.float64))
+        ).target_tm1,
+        input_signature=[tf.TensorSpec([length, num_chains], tf.float64)] * 4,
+    )
+    value = np.zeros(3)
+    for update, (states, a) in enumerate(chains(num_chains, length, num_updates)):
+        s, following = states[:-1], states[1:]
         target = compiled(value[s], value[following], mdp.R[s, a], np.log(mdp.RHO[s, a])).numpy()
         step = 1.0 / (1.0 + update / 20.0)
         error = np.bincount(s.ravel(), (target - value[s]).ravel(), 3) / np.maximum(np.bincount(s.ravel(), minlength=3), 1)

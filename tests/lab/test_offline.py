@@ -27,7 +27,7 @@ def river(**overrides):
 @pytest.fixture(scope="module")
 def study():
     """River swim after 60 updates, seen by policies 0, 20 and 60 updates old."""
-    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=256)
+    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=128)
     return {(row.lag, row.scheme): row for row in rows}
 
 
@@ -93,7 +93,7 @@ def test_bias_is_that_of_the_fixed_point():
     for update in training.updates(10**12):
         if update.index == 60:
             break
-    batch = acted.play(config, old, num_chunks=1024, seed=5)
+    batch = acted.play(config, old, num_chunks=512, seed=5)
     truth = truths.river_swim_values(network, config.loss.discount)
     seen = offline.view(network, batch, config)
     reference, _ = offline.policy_gradient(network, seen, offline.Scheme(corrections.none))

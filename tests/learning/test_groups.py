@@ -44,7 +44,7 @@ def run_group(num_learners, mode, folder, hosts):
     return processes, paths
 
 
-@pytest.mark.parametrize("hosts", [ONE_MACHINE, SEVERAL])
+@pytest.mark.parametrize("hosts", [pytest.param(ONE_MACHINE, marks=pytest.mark.soak), SEVERAL])
 @pytest.mark.parametrize("num_learners, mode", [pytest.param(2, "sum", marks=pytest.mark.soak), (3, "mean")])
 def test_k_learners_are_one(tmp_path, num_learners, mode, hosts):
     """Same weights after 50 updates on the same batches, same metrics, and a bad share skips the update for all."""

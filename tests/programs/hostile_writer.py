@@ -1,4 +1,4 @@
-"""Writes to a run's queue what no actor writes: `python -m tests.programs.hostile_writer HOST:PORT KIND…`."""
+"""Writes to a run's queue what no actor writes: `python -m tests.programs.hostile_writer HOST:PORT`, kinds on stdin."""
 
 import sys
 
@@ -11,7 +11,7 @@ from impala.replay import tables
 from impala.types import Origin, chunk_spec, zeros
 
 
-def main(address: str, *kinds: str) -> None:
+def main(address: str) -> None:
     config = config_lib.load("configs/catch.yaml")
     spec = environments.make("catch", num_environments=1).spec
     sound = zeros(chunk_spec(spec, config.learner.unroll_length))
@@ -26,7 +26,7 @@ def main(address: str, *kinds: str) -> None:
         "unreadable": sound._replace(a_tm1=np.zeros(3, np.float64)),
     }
     client = reverb.Client(address)
-    for kind in kinds:
+    for kind in map(str.strip, sys.stdin):
         with client.trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
             fields = hostile[kind]._asdict()
             writer.append({name: value for name, value in fields.items() if not isinstance(value, tuple)})

@@ -145,10 +145,10 @@ def test_what_is_shared_goes_on_where_it_stood_and_is_saved_with_the_network(run
 def test_a_late_worker_is_not_waited_for(tmp_path):
     """Three workers, one of which is slow: with D = 1 updates are of two, and gradients of the third mostly late."""
     folder = tmp_path / "run"
-    result = run(*DPPO, "--run", folder, "--actor.num-actors", 3, "--server.num-late", 1, "--total-frames", 30_000, "--target-return", "null")
+    result = run(*DPPO, "--run", folder, "--actor.num-actors", 3, "--server.num-late", 1, "--total-frames", 12_000, "--target-return", "null")
     assert result.returncode == 0, result.stderr
     last = rows(folder)[-1]
-    assert int(last["updates"]) > 100 and int(last["stale_gradients"]) > 0 and last["staleness_max"] == "0"
+    assert int(last["updates"]) > 40 and int(last["stale_gradients"]) > 0 and last["staleness_max"] == "0"
 
 
 @pytest.mark.parametrize("overrides, words", [

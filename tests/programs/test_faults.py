@@ -212,20 +212,25 @@ HOSTILE = ("action", "task", "version", "number", "origin")
 
 
 def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--log-period-seconds", 1)
     wait_until_it_trains(tmp_path / "run")
+    command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process)]
+    writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, start_new_session=True)
+    started.append(writer)
+
     def write(*kinds):
-        command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process), *kinds]
-        writer = subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, text=True, check=False)
-        assert writer.returncode == 0, writer.stderr
+        writer.stdin.writelines(f"{kind}\n" for kind in kinds)
+        writer.stdin.flush()
 
     def are_counted(*kinds):
         counted = rows(tmp_path / "run")[-1]["unsound_reasons"]
         return counted if set(counted.split()) == {f"{kind}:1" for kind in kinds} else None
 
     write(*HOSTILE)
-    wait_for(lambda: are_counted(*HOSTILE), 60, "each of them is counted")
+    wait_for(lambda: are_counted(*HOSTILE), START_SECONDS, "each of them is counted")
     write("unreadable")  # takes those with it that are fetched together
+    writer.stdin.close()
+    assert writer.wait(60) == 0
     wait_for(lambda: are_counted(*HOSTILE, "unreadable"), 60, "that too")
     updates = int(rows(tmp_path / "run")[-1]["updates"])
     wait_until_it_trains(tmp_path / "run", updates + 50)
