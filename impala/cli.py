@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
         sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
-    # oneDNN takes half the time for a convolution's gradients; TensorFlow's default is to use it on CPUs with VNNI alone.
+    # oneDNN takes half the time for a convolution's gradients; left alone, TensorFlow uses it on CPUs with VNNI only.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         options, rest = _parse(arguments)

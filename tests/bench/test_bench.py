@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 from concurrent import futures
 
 import numpy as np
@@ -12,6 +14,7 @@ from impala import bench
 from impala import config as config_lib
 from impala.bench import schemes, serving, traffic, whole
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
+from tests.programs import running
 
 CATCH = config_lib.load("configs/catch.yaml")
 
@@ -38,6 +41,19 @@ def test_a_part_alone(alone, name):
 @pytest.mark.parametrize("name", bench.parts_of(DQN))
 def test_a_part_of_a_program_that_replays_alone(alone, name):
     assert alone(bench.parts_of(DQN)[name], DQN, 0.3) > 10
+
+
+def test_the_run_under_test_ends_with_the_bench(tmp_path):
+    """Also where the bench is killed: the run itself would go on for ever."""
+    bench_of = f"from impala import bench, config; bench.whole.train_rate(config.load('configs/catch.yaml'), Path({str(tmp_path)!r}))"
+    command = [sys.executable, "-c", f"from pathlib import Path; {bench_of}"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        running.wait_for(lambda: (tmp_path / "run" / "metrics.csv").exists(), running.START_SECONDS, "its run trains")
+    finally:
+        process.kill()
+        process.wait()
+    running.wait_for(lambda: not running.survivors(process), running.END_SECONDS, "the end of the run")
 
 
 def test_every_program_has_its_parts():
