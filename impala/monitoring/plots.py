@@ -8,8 +8,12 @@ from impala.monitoring.logs import read_csv
 
 _PANELS = (
     ("return_mean", "return, mean of 100 episodes"),
+    ("evaluation_mean", "return, newest evaluation"),
     ("lag_mean", "policy lag, updates"),
+    ("replay_lag_mean", "age of what is replayed, updates"),
+    ("staleness_mean", "staleness of gradients, updates"),
     ("entropy", "entropy, nats"),
+    ("td_error", "error of the action values"),
     ("rho_clipped_fraction", "fraction of ρ > 1"),
     ("frames_per_second", "frames / s"),
     ("rss_mb", "resident memory, MB"),
@@ -20,8 +24,9 @@ _EVOLVING = ("learning_rate", "entropy_cost", "epsilon")
 def draw(folders: Sequence[Path], output: Path) -> Path:
     """Draws the curves of runs over frames and writes `output`.
 
-    Return, lag, entropy, clipping, speed and memory; then the return of each task, if there are several, and the
-    hyper-parameters that evolve, if the runs are a population: a cross marks where a member copied another.
+    Return, lag, entropy and whatever else of `_PANELS` a run's metrics hold; then the return of each task, if there are
+    several, and the hyper-parameters that evolve, if the runs are a population: a cross marks where a member copied
+    another.
     """
     import matplotlib
 
@@ -31,14 +36,15 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     metrics, tasks, evolutions = (
         [read_csv(folder / name) for folder in folders] for name in ("metrics.csv", "tasks.csv", "population.csv")
     )
-    panels = [(label, metrics, column, None) for column, label in _PANELS]
+    has = {column for rows in metrics for row in rows for column, value in row.items() if value} | {"return_mean"}
+    panels = [(label, metrics, column, None) for column, label in _PANELS if column in has]
     environments = dict.fromkeys(row["environment"] for rows in tasks for row in rows)
     panels += [(f"return, {name}", tasks, "return_mean", name) for name in environments]
     evolving = [name for name in _EVOLVING if any(name in row for rows in evolutions for row in rows)]
     panels += [(name.replace("_", " "), metrics, name, None) for name in evolving]
 
     num_rows = -(-len(panels) // 3)
-    figure, axes = plt.subplots(num_rows, 3, figsize=(13, 3.25 * num_rows), constrained_layout=True)
+    figure, axes = plt.subplots(num_rows, 3, figsize=(13, 3.25 * num_rows), squeeze=False, constrained_layout=True)
     for axis, (label, tables, column, environment) in zip(axes.flat, panels):
         for folder, table, copies in zip(folders, tables, evolutions):
             rows = [row for row in table if row.get(column) and row.get("environment") == environment]

@@ -44,6 +44,19 @@ def test_a_run_of_several_tasks_shows_each(tmp_path, drawn):
     assert plt.imread(tmp_path / "curves.png").shape[0] == 1072
 
 
+def test_what_a_run_has_no_figures_of_is_not_drawn(tmp_path, drawn):
+    """An agent of action values has no entropy; it has evaluations and errors."""
+    of_values = METRICS | dict(entropy="", evaluation_mean=3, td_error=0.5, frames=1e6)
+    write(tmp_path / "run" / "metrics.csv", [of_values, of_values | dict(frames=2e6, evaluation_mean="")])
+    plots.draw([tmp_path / "run"], tmp_path / "curves.png")
+    assert drawn["return, newest evaluation"] == [([1.0], [3.0])] and len(drawn) == 7
+    assert "error of the action values" in drawn and "entropy, nats" not in drawn
+    write(tmp_path / "fresh" / "metrics.csv", [dict.fromkeys(METRICS, "") | dict(frames=0, wall_seconds=1)])
+    drawn.clear()
+    plots.draw([tmp_path / "fresh"], tmp_path / "curves.png")
+    assert list(drawn) == ["return, mean of 100 episodes"]
+
+
 def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
     write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
     write(tmp_path / "run" / "episodes.csv", [dict(frames=1, score=""), dict(frames=2, score=5.0)])
