@@ -147,7 +147,8 @@ def test_value_epochs_train_values_alone_and_the_kl_is_measured_in_between(play)
     distribution = worker.network.distribution
     valid = 1.0 - np.asarray(unroll.is_first)[1:]
     expected = np.sum(distribution.kl(distribution.normalise(unroll.logits_tm1), distribution.normalise(logits)).numpy() * valid)
-    assert seen[4][1] == pytest.approx([expected, valid.sum()], rel=1e-4) and expected > 0
+    # The divergence of two near policies is a small difference of float32 numbers, rounded to about 1e-7.
+    assert seen[4][1] == pytest.approx([expected, valid.sum()], rel=1e-4, abs=1e-6) and expected > 2e-5
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns_so_far(play):

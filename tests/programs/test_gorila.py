@@ -95,6 +95,24 @@ def test_the_server_refuses_an_outlier_and_counts_its_steps_with_the_next_gradie
     worker.close()
 
 
+@pytest.mark.parametrize("verdict, is_counted", [("ACCEPTED", True), ("REPEATED", True), ("STALE", False)])
+def test_steps_go_with_the_next_gradient_unless_one_was_accepted(verdict, is_counted):
+    """One that the server had before, since its answer was lost, was accepted."""
+    made = config()
+    worker = workers.make(made, checking.check(made), 0)
+    worker.assign(0, 0, [v.numpy() for v in worker.variables], None)
+    sent = []
+    for _ in range(2):
+        while (batch := worker.batch()) is None:
+            worker.act()
+        sent.append(worker.num_transitions(worker.differentiate(batch)))
+        worker.answered(servers.Verdict[verdict])
+        worker.assign(0, 1, [v.numpy() for v in worker.variables], None)
+    worker.close()
+    assert sent[0] >= 100, "as many are played before the first"
+    assert sent[1] < 20 if is_counted else sent[1] >= sent[0]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two bundles and two shards, ended by Ctrl-C, and the next run of one shard that ends by itself."""
