@@ -18,7 +18,7 @@ _MIN_SIZE = 2_000  # transitions before the first update, so that it comes withi
 def own_command() -> list[str]:
     """Returns a command that runs the copy of `impala` that this process runs: `-m` prefers the current folder's.
 
-    It ends with this process, however that ends: it has no end of its own.
+    What it starts is killed when this process ends, however that comes: a run under test would otherwise never end.
     """
     code = f"import sys; sys.path[:] = {sys.path}; from impala import cli; from impala.launching import processes; "
     return [sys.executable, "-c", code + "processes.end_with_parent(); sys.exit(cli.main())"]

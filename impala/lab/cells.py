@@ -23,7 +23,7 @@ def prepare_worker() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # so that cells are rounded alike, also as recorded ones, on every CPU
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # so that every CPU rounds as the recorded cells were
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

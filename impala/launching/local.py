@@ -207,5 +207,5 @@ def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:
         NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: beats_address, "TZ": "UTC", "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(scratch),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA warnings
-        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),  # see `cli.main`, not run elsewhere
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),  # as `cli.main` does on its own host
     }  # fmt: skip
