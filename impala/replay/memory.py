@@ -120,7 +120,7 @@ class MemoryWindows:
             probability, keys = np.full(count, 1 / count), random.integers(count, size=num_windows)
         drawn = [self._windows[i] for i in keys]
         columns = {
-            name: np.stack([np.stack([row[name] for row in window[-length:]]) for window in drawn])
+            name: _stacked([row[name] for window in drawn for row in window[-length:]], num_windows, length)
             for name, length in self._lengths.items()
         }
         timeless = drawn[0][-1].keys() - columns.keys()
@@ -130,6 +130,11 @@ class MemoryWindows:
     def update(self, keys: np.ndarray, priority: np.ndarray) -> None:
         """Sets the priorities [B] of windows that were drawn, by their keys [B]."""
         self._priorities[keys] = priority
+
+
+def _stacked(values: list[np.ndarray], *shape: int) -> np.ndarray:
+    values = np.stack(values)
+    return values.reshape(*shape, *values.shape[1:])
 
 
 class Lane:
