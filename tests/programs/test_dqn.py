@@ -82,6 +82,7 @@ def test_it_is_evaluated_and_exported(runs, tmp_path):
 def make_lockstep(**overrides):
     numbers = {
         "replay.min_size": 100, "agent.target_period": 7, "total_frames": 600, "actor.num_environments": 4,
+        "agent.n_step": 1, "agent.dueling": False,
     }  # fmt: skip
     return lockstep.of(config_lib.load("configs/dqn_catch.yaml", numbers | overrides))
 
@@ -145,7 +146,7 @@ def test_every_q_based_correction_is_a_word_and_peng_with_lambda_1_is_n_steps():
     (0, 1.0), (1000, 1.0), (26_000, 0.525), (51_000, 0.05), (300_000, 0.05),
 ])  # fmt: skip
 def test_exploration_falls_from_the_first_update_on(frames, expected):
-    config = config_lib.load("configs/dqn_catch.yaml")
+    config = config_lib.load("configs/dqn_catch.yaml", {"agent.epsilon_frames": 50_000})
     spec = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), Discrete(3))
     assert q_learning.make_exploration(config, spec)(frames) == pytest.approx(expected)
 

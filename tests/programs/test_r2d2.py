@@ -83,6 +83,7 @@ def test_of_length_one_without_a_core_it_is_double_dqn():
     }  # fmt: skip
     dqn = make_lockstep("dqn_catch", **same | {
         "agent.double": True, "agent.error": "squared", "agent.epsilon_start": 0.4, "agent.epsilon_end": 0.4,
+        "agent.n_step": 1,
     })  # fmt: skip
     r2d2 = make_lockstep("r2d2_catch", **same | {
         "agent.burn_in": 0, "agent.period": 1, "agent.n_step": 1, "learner.unroll_length": 1, "network.core": "none",
