@@ -85,7 +85,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
 def test_without_lag_every_update_is_on_policy(name):
     config = small(name, **CASES[name] | dict(learner__learning_rate=1e-2))
     for update in take(lockstep.Lockstep(config), 4 if name.startswith("atari") else 30):
-        assert update.metrics["log_rho_max"] < 1e-5, update.index
+        assert update.metrics["log_rho_max"] < 5e-5, update.index  # rounding: chunks are not batched as steps are
 
 
 def test_with_lag_it_is_off_policy_after_the_first_updates():

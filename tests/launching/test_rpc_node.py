@@ -1,12 +1,10 @@
 """Over the wire an object has the methods that its class names, and no others."""
 
-import subprocess
-import sys
-
 import pytest
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in
 from impala.launching.rpc_node import RpcNode
+from tests import warm
 
 SCRIPT = """
 from absl.testing import absltest
@@ -70,7 +68,7 @@ absltest.main()
 
 
 def test_named_methods_are_served_and_no_others():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(["-c", SCRIPT], timeout=120)
     assert done.returncode == 0 and "called" in done.stdout, done.stderr[-3000:]
 
 

@@ -4,7 +4,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -16,6 +15,7 @@ from impala.learning import groups
 from impala.losses import q_learning
 from impala.networks import q_values
 from impala.types import Chunk
+from tests import warm
 from tests.learning import group_worker
 
 ONE_MACHINE, SEVERAL = ("localhost",) * 4, ("127.0.0.1", "localhost", "localhost")  # as far as their names tell
@@ -35,8 +35,8 @@ def run_group(num_learners, mode, folder, hosts):
     """Returns the processes and the paths of what they write."""
     addresses, paths = free_addresses(num_learners, hosts), [folder / f"{index}.npz" for index in range(num_learners)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.learning.group_worker", str(index), ",".join(addresses), mode, str(path)],
+        warm.Popen(
+            ["-m", "tests.learning.group_worker", str(index), ",".join(addresses), mode, str(path)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for index, path in enumerate(paths)
@@ -76,11 +76,11 @@ def test_a_missing_peer_is_named_and_a_wait_can_be_ended(tmp_path):
     """TensorFlow alone would wait for an hour, and hear no signal."""
     waiting, ended = ([*free_addresses(2)] for _ in range(2))
     commands = [
-        [sys.executable, "-m", "tests.learning.group_worker", "0", ",".join(addresses), "wait", "-"]
+        ["-m", "tests.learning.group_worker", "0", ",".join(addresses), "wait", "-"]
         for addresses in (waiting, ended)
     ]
     patient, told = (
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+        warm.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
     )
     assert told.stdout.readline() == "WAITING\n"
     time.sleep(2.0)

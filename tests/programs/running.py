@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import warm
+
 ROOT = Path(__file__).parents[2]
 IMPALA = [sys.executable, "-m", "impala"]
 CATCH = ["train", "--config", "configs/catch.yaml"]
@@ -23,21 +25,22 @@ started: list[subprocess.Popen] = []  # what a test began; ended with it
 
 def run(*arguments, timeout=300, cwd=ROOT, **environment):
     """Runs to the end, in the folder `cwd`; returns the completed process with its output as text."""
-    return subprocess.run(
-        [*IMPALA, *map(str, arguments)], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
-        timeout=timeout, check=False,
-    )  # fmt: skip
+    return warm.run(_impala(arguments), timeout=timeout, cwd=cwd, env={**os.environ, **environment})
 
 
 def start(*arguments):
     """Starts in a session of its own, so that a signal can be sent to all of it as a terminal does."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    process = subprocess.Popen(
-        [*IMPALA, *map(str, arguments)], cwd=ROOT, env=environment, text=True, start_new_session=True,
+    process = warm.Popen(
+        _impala(arguments), cwd=ROOT, env=environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     started.append(process)
     return process
+
+
+def _impala(arguments) -> list[str]:
+    return ["-m", "impala", *map(str, arguments)]
 
 
 def kill_all():

@@ -1,7 +1,6 @@
 """Where things lie, on logical devices: the parameters, slots and batches of a learner on the device it was given."""
 
-import subprocess
-import sys
+from tests import warm
 
 SCRIPT = """
 import tensorflow as tf
@@ -32,5 +31,5 @@ print("placed")
 
 
 def test_learner_and_batches_lie_on_the_learners_device():
-    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    result = warm.run(["-c", SCRIPT], timeout=120)
     assert "placed" in result.stdout, result.stderr[-3000:]

@@ -1,7 +1,6 @@
 """The program in threads, the learner's own loop disabled and stepped by hand through its handle."""
 
-import subprocess
-import sys
+from tests import warm
 
 SCRIPT = """
 import tempfile, time
@@ -43,6 +42,6 @@ absltest.main()
 
 
 def test_stepped_by_hand_under_test_mt():
-    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    result = warm.run(["-c", SCRIPT], timeout=120)
     assert "OK" in result.stderr and "stepped" in result.stdout, result.stderr[-3000:]
     assert result.returncode == 0
