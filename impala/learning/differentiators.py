@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients
+from impala.learning import appliers, gradients, traces
 from impala.learning.learners import NonFiniteUpdates
 from impala.types import Chunk
 
@@ -41,7 +41,7 @@ class Differentiator:
         self.metrics: tuple[str, ...] = ()  # names, known from the first batch on
         self.columns: tuple[str, ...] = ()
         self.width = 0  # of a column
-        self._compute = tf.function(self._compute, jit_compile=jit_compile, autograph=False)
+        self._compute = traces.Traced(self._compute, jit_compile=jit_compile)
 
     def __call__(self, batch: Chunk, **scheduled: float) -> Gradient:
         """Returns the gradient of a batch, time-major [T, B, …].

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients
+from impala.learning import appliers, gradients, traces
 from impala.learning.groups import naming_lost_peers
-from impala.types import Chunk, Weights, map_fields
+from impala.types import Chunk, Weights
 
 _UNITS_PERIOD = 16  # updates between two looks at the hidden layers
 
@@ -60,8 +60,7 @@ class Learner:
         self.num_skipped = self._skipped_in_a_row = 0
         self._variables = list(network.trainable_variables)
         self.num_traces = 0
-        self._step = tf.function(self._step, jit_compile=jit_compile, autograph=False)
-        self._traces: dict[tuple, Callable] = {}  # of `_step`, by the shapes of a batch and what else may be left out
+        self._step = traces.Traced(self._step, jit_compile=jit_compile)
 
     def update(
         self, batch: Chunk, learning_rate: float, *, epsilon: float | None = None, **scheduled: float
@@ -82,7 +81,7 @@ class Learner:
         epsilon = None if epsilon is None else _tensor(epsilon)
         with naming_lost_peers() if self._group else contextlib.nullcontext():
             is_due = tf.convert_to_tensor(np.bool_(self.num_updates % _UNITS_PERIOD == 0))
-            applied, metrics, chunks = self._traced(batch, _tensor(learning_rate), epsilon, tensors, is_due)
+            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), epsilon, tensors, is_due)
         self.num_updates += 1
         metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
         result = Result(self.num_updates, bool(applied), metrics, dict(zip(self._column_names, chunks.numpy())))
@@ -103,14 +102,6 @@ class Learner:
     def weights(self) -> Weights:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
-
-    def _traced(self, batch: Chunk, learning_rate: tf.Tensor, epsilon: tf.Tensor | None, scheduled: dict, is_due):
-        """Calls `_step`. To find its trace takes TensorFlow as long as a small network's gradient: it is kept here."""
-        batch = map_fields(tf.convert_to_tensor, batch)
-        key = (tuple(tuple(field.shape) for field in batch if tf.is_tensor(field)), epsilon is None, *scheduled)
-        if key not in self._traces:
-            self._traces[key] = self._step.get_concrete_function(batch, learning_rate, epsilon, scheduled, is_due)
-        return self._traces[key](batch, learning_rate, epsilon, scheduled, is_due)
 
     def _step(
         self, batch: Chunk, learning_rate: tf.Tensor, epsilon: tf.Tensor | None, scheduled: dict[str, tf.Tensor],
