@@ -5,6 +5,7 @@ its nodes' fork server from it too, forked before the run has begun. Runs that b
 `test_wheel`, `test_notebooks` and `test_faults`.
 """
 
+import atexit
 import contextlib
 import functools
 import os
@@ -84,10 +85,12 @@ def main() -> None:
         sys.argv = ["-c", sys.path[0], str(theirs.detach()), *_IMPORTS]
         return fork_server.run()  # returns only in a node, when it has ended
     theirs.close()
+    child = fork_server.Child(server)
+    atexit.register(child.kill)
 
     def take(self, imports, folder, environment):
         assert imports == _IMPORTS
-        self._socket, self._process, self._is_ready = ours, fork_server.Child(server), False
+        self._socket, self._process, self._is_ready = ours, child, False
 
     fork_server.ForkServer.__init__ = take
     _write_to(errors, 2)  # now whoever started this process goes on

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 IMPALA = [sys.executable, "-m", "impala"]
 CATCH = ["train", "--config", "configs/catch.yaml"]
 ENDLESS = ["--total-frames", "2000000000", "--target-return", "2"]
+PACED = ["--environment.name", "tests.programs.paced:Catch"]
+WATCHED = [*ENDLESS, *PACED]  # needs little of the machine meanwhile
 ONE_LIFE = ["--restarts.max-in-a-row", "0"]  # a death ends the run
 START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80 to start; four roles may take 35 to end
 
@@ -128,8 +130,13 @@ def node(process, name):
 
 
 def survivors(process):
-    """Returns the processes of the session that still run."""
-    return [p.pid for p in psutil.process_iter() if _session(p) == process.pid]
+    """Returns the processes of the session that still run; one that has ended takes the rest along within a second."""
+    deadline = time.monotonic() + 1.0
+    while left := [p.pid for p in psutil.process_iter() if _session(p) == process.pid]:
+        if process.poll() is None or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left
 
 
 def _session(process):

@@ -18,11 +18,12 @@ from tests.faults import full_disk, small_disk
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
-    ENDLESS,
     IMPALA,
     ONE_LIFE,
+    PACED,
     ROOT,
     START_SECONDS,
+    WATCHED,
     end_of,
     node,
     press_ctrl_c,
@@ -62,7 +63,7 @@ def faulty(tmp_path, monkeypatch):
 @pytest.mark.parametrize("first, name", [("table/0", "actor/0"), (None, "learner/0")])
 def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, first, name):
     """One that comes back in time is said to be well again."""
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE, "--liveness-seconds", 25)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, *ONE_LIFE, "--liveness-seconds", 25)
     said = Lines(process.stdout)
     wait_until_it_trains(tmp_path / "run", 5)
     if first:
@@ -166,7 +167,7 @@ def test_ctrl_c_ends_threads_that_hang_with_the_process(faulty):
 @pytest.mark.parametrize("library", ["pydantic_core", "numpy"])
 def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     """While the command line is imported, and while the environment is checked."""
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_for(lambda: library in open(f"/proc/{process.pid}/maps").read(), START_SECONDS, "an import")
     press_ctrl_c(process)
     errors = end_of(process)
@@ -183,7 +184,7 @@ def test_a_terminal_that_is_closed_costs_neither_checkpoint_nor_status(tmp_path)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
-        [*IMPALA, *CATCH, "--run", str(tmp_path / "run"), *ENDLESS], cwd=ROOT, stdin=its_end, stdout=its_end,
+        [*IMPALA, *CATCH, "--run", str(tmp_path / "run"), *WATCHED], cwd=ROOT, stdin=its_end, stdout=its_end,
         stderr=its_end, start_new_session=True, preexec_fn=take_terminal,
     )  # fmt: skip
     started.append(process)
@@ -212,7 +213,7 @@ HOSTILE = ("action", "task", "version", "number", "origin")
 
 
 def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, "--log-period-seconds", 1)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, "--log-period-seconds", 1)
     wait_until_it_trains(tmp_path / "run")
     command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process)]
     writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, start_new_session=True)
@@ -244,7 +245,7 @@ def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path):
 def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
     with small_disk(4_000) as disk:
         folder = disk / "run"
-        process = start(*CATCH, "--run", folder, *ENDLESS, "--checkpoint-period-seconds", 5)
+        process = start(*CATCH, "--run", folder, *WATCHED, "--checkpoint-period-seconds", 5)
         said = Lines(process.stdout)
         saved = wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
         assert any("of disk" in line and "MB are free: a long run will fill the disk" in line for line in said.lines)
@@ -260,7 +261,7 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
         assert kept["frames"] >= saved["frames"] > 0 and frames > kept["frames"]
         assert lost.startswith(f"{frames - kept['frames']:,} of these frames are lost: the newest checkpoint is of update")
         assert survivors(process) == []
-        process = start(*CATCH, "--run", folder, "--target-return", 2, "--total-frames", kept["frames"] + 5_000)
+        process = start(*CATCH, *PACED, "--run", folder, "--target-return", 2, "--total-frames", kept["frames"] + 5_000)
         errors = end_of(process)
         assert process.returncode == 0, errors
         assert checkpoints.read_state(folder / "checkpoints")["frames"] >= kept["frames"] + 5_000
@@ -269,12 +270,12 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
 def test_a_disk_without_room_for_one_checkpoint_is_refused(tmp_path):
     with small_disk(1_000) as disk:
         (disk / "filler").write_bytes(bytes(700_000))
-        process = start(*CATCH, "--run", disk / "run", *ENDLESS, "--network.hidden-sizes", "[512, 512]")
+        process = start(*CATCH, "--run", disk / "run", *WATCHED, "--network.hidden-sizes", "[512, 512]")
         errors = process.communicate(timeout=START_SECONDS)[1]
         assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
         assert "MB are free there, and one checkpoint takes" in errors
         with full_disk(disk):
-            process = start(*CATCH, "--run", disk / "other", *ENDLESS)
+            process = start(*CATCH, "--run", disk / "other", *WATCHED)
             errors = process.communicate(timeout=START_SECONDS)[1]
         assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
         assert "No space left on device" in errors

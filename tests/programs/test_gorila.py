@@ -151,11 +151,9 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
 
 def test_with_one_table_for_all_it_learns_too(tmp_path):
     folder = tmp_path / "run"
-    result = run(*GORILA, "--run", folder, "--replay.shared", "true", "--total-frames", 5_000, "--target-return", "null")
+    result = run(*GORILA, "--run", folder, "--replay.shared", "true")
     assert result.returncode == 0, result.stderr
-    trained = [row for row in rows(folder) if row["td_error"] not in ("", "nan")]
-    early, late = (np.mean([float(row["td_error"]) for row in part]) for part in (trained[:3], trained[-3:]))
-    assert int(rows(folder)[-1]["updates"]) > 300 and late < early
+    assert float(rows(folder)[-1]["evaluation_mean"]) >= 0.95
 
 
 @pytest.mark.parametrize("overrides, words", [

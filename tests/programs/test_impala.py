@@ -19,9 +19,9 @@ from impala.monitoring.metrics import LOSS_COLUMNS
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
-    ENDLESS,
     ONE_LIFE,
     START_SECONDS,
+    WATCHED,
     end_of,
     node,
     press_ctrl_c,
@@ -256,7 +256,7 @@ def test_falls_back_to_an_older_checkpoint_and_never_starts_afresh_in_silence(fi
 
 
 def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_until_it_trains(tmp_path / "run")
     second = run(*CATCH, "--run", tmp_path / "run")  # the folder is in use
     assert second.returncode == 2 and "in use by process" in second.stderr
@@ -269,7 +269,7 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
 
 
 def test_ctrl_c_while_its_nodes_import_leaves_nothing_running(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_for(lambda: (tmp_path / "run/logs/actor-0.log").exists(), START_SECONDS, "the nodes are started")
     press_ctrl_c(process)
     started = time.monotonic()
@@ -280,7 +280,7 @@ def test_ctrl_c_while_its_nodes_import_leaves_nothing_running(tmp_path):
 
 
 def test_a_killed_launcher_takes_its_nodes_along_however_young_they_are(tmp_path):
-    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    process = start(*CATCH, *WATCHED, "--run", tmp_path / "run")
     wait_for(lambda: len(psutil.Process(process.pid).children()) >= 3, START_SECONDS, "three nodes")
     process.kill()
     process.wait()
@@ -288,7 +288,7 @@ def test_a_killed_launcher_takes_its_nodes_along_however_young_they_are(tmp_path
 
 
 def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
-    process = start(*CATCH, *ENDLESS, "--run", tmp_path / "run")
+    process = start(*CATCH, *WATCHED, "--run", tmp_path / "run")
     wait_until_it_trains(tmp_path / "run")
     process.stdout.close()
     process.wait(END_SECONDS)
@@ -298,7 +298,7 @@ def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_until_it_trains(tmp_path / "run")
     learner = node(process, "learner/0")
 
@@ -322,7 +322,7 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
     "name", [pytest.param(name, marks=pytest.mark.soak) for name in ("actor/0", "learner/0", "table/0")]
 )
 def test_a_node_that_dies_ends_the_program_where_nothing_may_return(tmp_path, name):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, *ONE_LIFE)
     wait_until_it_trains(tmp_path / "run")
     node(process, name).kill()
     errors = end_of(process)
@@ -332,7 +332,7 @@ def test_a_node_that_dies_ends_the_program_where_nothing_may_return(tmp_path, na
 
 
 def test_the_death_of_the_launcher_leaves_nothing_running(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *ENDLESS)
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_until_it_trains(tmp_path / "run")
     os.kill(process.pid, signal.SIGKILL)
     end_of(process)

@@ -12,8 +12,8 @@ from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
-    ENDLESS,
     START_SECONDS,
+    WATCHED,
     end_of,
     ends_in_order,
     learns_on,
@@ -52,7 +52,7 @@ def catch(tmp_path):
     """Starts Catch without an end, and waits until it trains; returns the process and the run's folder."""
 
     def start_it(*arguments, config=CATCH):
-        process = start(*config, "--run", tmp_path / "run", *ENDLESS, *arguments)
+        process = start(*config, "--run", tmp_path / "run", *WATCHED, *arguments)
         wait_until_it_trains(tmp_path / "run", 5)
         return process, tmp_path / "run"
 
