@@ -32,10 +32,19 @@ def run(*arguments, timeout=300, cwd=ROOT, **environment):
 
 def start(*arguments):
     """Starts in a session of its own, so that a signal can be sent to all of it as a terminal does."""
+    return _start(warm.Popen, _impala(arguments))
+
+
+def start_cold(*arguments):
+    """The same by the interpreter itself, which has to import everything."""
+    return _start(subprocess.Popen, [sys.executable, *_impala(arguments)])
+
+
+def _start(popen, command):
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    process = warm.Popen(
-        _impala(arguments), cwd=ROOT, env=environment, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    process = popen(
+        command, cwd=ROOT, env=environment, text=True, start_new_session=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )  # fmt: skip
     started.append(process)
     return process

@@ -29,6 +29,7 @@ from tests.programs.running import (
     press_ctrl_c,
     rows,
     start,
+    start_cold,
     started,
     survivors,
     wait_for,
@@ -167,7 +168,7 @@ def test_ctrl_c_ends_threads_that_hang_with_the_process(faulty):
 @pytest.mark.parametrize("library", ["pydantic_core", "numpy"])
 def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     """While the command line is imported, and while the environment is checked."""
-    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
+    process = start_cold(*CATCH, "--run", tmp_path / "run", *WATCHED)
     wait_for(lambda: library in open(f"/proc/{process.pid}/maps").read(), START_SECONDS, "an import")
     press_ctrl_c(process)
     errors = end_of(process)
