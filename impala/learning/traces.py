@@ -25,15 +25,15 @@ class Traced:
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
         key = tuple(None if leaf is None else tuple(leaf.shape) for leaf in leaves)
         if key not in self._traces:
-            self._traces[key] = self._trace(arguments, leaves, tensors)
+            is_none = tf.nest.map_structure(lambda leaf: leaf is None, arguments)  # the trace must not keep a batch
+            self._traces[key] = self._trace(is_none, tensors)
         return self._traces[key](*tensors)
 
-    def _trace(self, arguments, leaves: list, tensors: list[tf.Tensor]):
+    def _trace(self, is_none, tensors: list[tf.Tensor]):
         def of_tensors(*flat):
             flat = iter(flat)
-            return self._function(
-                *tf.nest.pack_sequence_as(arguments, [None if leaf is None else next(flat) for leaf in leaves])
-            )
+            leaves = [None if none else next(flat) for none in tf.nest.flatten(is_none)]
+            return self._function(*tf.nest.pack_sequence_as(is_none, leaves))
 
         compiled = tf.function(of_tensors, jit_compile=self._jit_compile, autograph=False)
         return compiled.get_concrete_function(*tensors)
