@@ -4,9 +4,10 @@ import itertools
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from impala.replay.memory import MemoryQueue
+from impala.replay.memory import MemoryQueue, MemoryWindows
 
 
 def test_every_chunk_comes_out_once_and_in_order():
@@ -70,3 +71,19 @@ def test_several_readers_take_whole_batches():
     assert all(batch == list(range(batch[0], batch[0] + 4)) for batch in taken)
     assert sorted(chunk for batch in taken for chunk in batch) == list(range(40)) and queue.fill() == 0.2
     assert queue.take(3, 0.05) == [], "two are left"
+
+
+def test_all_columns_of_a_drawn_window_are_its_own_steps_in_their_order():
+    """Three windows of two environments, of which `a` has the last three steps and `b` two; `c` is of the last step."""
+    windows = MemoryWindows(8, 2, lengths={"a": 3, "b": 2})
+    for step in range(5):
+        rows = [{name: np.array([step, i]) for name in "abc"} for i in range(2)]
+        windows.write(rows)
+        windows.end_windows(np.full(2, step >= 2), np.ones(2))
+    drawn = windows.sample(64, np.random.default_rng(0))
+    last, environment = 2 + drawn["key"] // 2, drawn["key"] % 2
+    assert set(drawn["key"]) == set(range(6)) and drawn["a"].shape == (64, 3, 2) and drawn["b"].shape == (64, 2, 2)
+    for name, length in (("a", 3), ("b", 2)):
+        np.testing.assert_array_equal(drawn[name][..., 0], last[:, None] + np.arange(1 - length, 1))
+        np.testing.assert_array_equal(drawn[name][..., 1], np.repeat(environment[:, None], length, axis=1))
+    np.testing.assert_array_equal(drawn["c"], np.stack([last, environment], axis=1))
