@@ -5,6 +5,7 @@ process has the same command, signals and signs of life, and ends with the proce
 """
 
 import contextlib
+import hashlib
 import os
 import platform
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala import own, provenance
-from impala.launching import addresses, beats, commands, local, ports, processes, stopping
+from impala.launching import addresses, beats, commands, local, memory, ports, processes, stopping
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
@@ -40,6 +41,7 @@ class Job(NamedTuple):
     sees_gpu: bool
     prepares: bool  # calls `processes.prepare`, which unblocks signals `local._BLOCKED`; others may not
     incarnation: int | None  # of a node that is started again
+    memory: str  # the file that the launcher keeps for `memory.resident_mb`
 
 
 class Status(NamedTuple):
@@ -61,9 +63,9 @@ class NodeHost:
         self._listener, self._process, self._ports = beats.Listener(), None, ports.Holder()
         self._name, self._read, self._failure = "", 0, None
 
-    def describe(self, own_parts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    def describe(self, own_parts: Mapping[str, str], files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
-        return platform.node(), facts(own_parts)
+        return platform.node(), facts(own_parts, files)
 
     def reserve(self, names: Sequence[str], host: str, between: tuple[int, int]) -> dict[str, str]:
         """Finds free ports and keeps them for the process; returns {name: "host:port"}.
@@ -98,7 +100,7 @@ class NodeHost:
         addresses.write(table, job.addresses)
         environment = local.node_environment(self._listener.address, self._scratch) | {
             TOKEN_FILE_VARIABLE: str(token), addresses.TABLE_VARIABLE: str(table), BIND_ADDRESS_VARIABLE: "0.0.0.0",
-            stopping.VARIABLE: str(self._scratch / "stop"),
+            stopping.VARIABLE: str(self._scratch / "stop"), memory.FILE_VARIABLE: job.memory,
         }  # fmt: skip
         if job.machine != machine():  # another clock than the launcher's
             environment[STARTED_VARIABLE] = str(time.monotonic() - job.age)
@@ -150,10 +152,13 @@ def _sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def facts(own_parts: Mapping[str, str]) -> dict[str, str]:
-    """Returns what must be the same on every host: packages, commit, and the user's own parts, {key: word}."""
+def facts(own_parts: Mapping[str, str], files: Sequence[Path] = ()) -> dict[str, str]:
+    """Returns what must be the same on every host: packages, commit, the user's own parts, {key: word}, and `files`."""
     found = {"python": platform.python_version(), "commit": provenance.commit()}
     found |= provenance.versions((*PACKAGES, "ray"))
+    for path in files:
+        with contextlib.suppress(OSError):  # it is missing
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
     return found | {f"{key} {word}": own.file_and_hash(word).rpartition(" ")[2] for key, word in own_parts.items()}
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala.config import ConfigError
-from impala.launching import addresses, beats, commands, ending, local, node_host, rpc, stopping
+from impala.launching import addresses, beats, commands, ending, local, memory, node_host, rpc, stopping
 from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
@@ -53,6 +53,7 @@ class Placement(NamedTuple):
     wait_seconds: float = 60.0  # for room; then the launch is refused
     ports: tuple[int, int] = (20_000, 29_999)
     own_parts: Mapping[str, str] = {}  # words of the user's own modules, which must be the same on all hosts
+    shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
 
 
 def connect(address: str, *, is_trusted: bool) -> None:
@@ -150,9 +151,11 @@ class Nodes:
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
-        self._launched, self._polled = time.monotonic(), 0.0
+        self._launched, self._polled, self._memory = time.monotonic(), 0.0, self._logs / "scratch/memory.json"
         self.wants_end = False  # a node has called `lp.stop()`
-        self._facts = node_host.facts(placement.own_parts)
+        # Each launch has another token, so a folder with the same token is the launcher's own.
+        self._compared = placement.own_parts, [folder / "token"] if placement.shares_folder else []
+        self._facts = node_host.facts(*self._compared)
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._due: dict[str, float] = {}
@@ -173,7 +176,7 @@ class Nodes:
         options = dict(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0, max_task_retries=0)
         options |= {"memory": needs.memory_gb * 1e9} if needs.memory_gb else {}
         actor = self._ray.remote(_Host).options(**options, scheduling_strategy=self._strategy(name)).remote()
-        return _Hosted(actor, actor.describe.remote(self._placement.own_parts))
+        return _Hosted(actor, actor.describe.remote(*self._compared))
 
     def _strategy(self, name: str):
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -245,7 +248,7 @@ class Nodes:
         role = self.roles.of(name)
         job = node_host.Job(
             name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu, role.tells,
-            self._incarnations.get(name),
+            self._incarnations.get(name), str(self._memory),
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now
@@ -293,6 +296,7 @@ class Nodes:
         ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.05) if asked else ([], [])
         for reference in ready:
             self._take(asked[reference], reference)
+        memory.keep(self._memory, {name: self._hosted[name].status.node.rss_mb for name in asked.values()})
 
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""

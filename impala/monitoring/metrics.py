@@ -7,11 +7,11 @@ import collections
 import math
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from impala.monitoring.logs import MAX_BYTES, CsvLog, TensorBoard
 from impala.monitoring.tasks import SUMMARY_COLUMNS, TaskLog, summary_columns
@@ -80,29 +80,6 @@ def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) 
     return row
 
 
-def resident_mb(launcher_pid: int) -> dict[str, float]:
-    """Returns resident megabytes of the launcher and its descendants, summed by role, and their `total`.
-
-    Roles are process names, which nodes set (`launching.processes.prepare`): learner, actor, table, launcher. A
-    parameter server's processes count as learners.
-    """
-    memory: dict[str, float] = collections.defaultdict(float)
-    try:
-        launcher = psutil.Process(launcher_pid)
-        processes = [(launcher, "launcher"), *((child, None) for child in launcher.children(recursive=True))]
-    except psutil.Error:
-        processes = [(psutil.Process(), "launcher")]
-    for process, role in processes:
-        try:
-            megabytes = process.memory_info().rss / 1e6
-            name = process.name().partition("/")[0]
-            memory[role or {"server": "learner", "shard": "learner"}.get(name, name)] += megabytes
-            memory["total"] += megabytes
-        except psutil.Error:
-            continue  # it ended meanwhile
-    return dict(memory)
-
-
 def _mean_or_max(name: str, values: list[float]) -> float:
     """Returns the mean, or for a `…_max` the maximum, over the updates that measured it; NaN if none did."""
     measured = np.array(values)[~np.isnan(values)]
@@ -137,18 +114,18 @@ class Monitor:
       folder: of the run.
       tasks: names of the environments.
       frames_per_step: emulator frames per agent step.
-      launcher_pid: whose descendants' memory is summed.
+      measure_memory: returns megabytes of the run's processes by role, and their `total`.
       state: of the checkpoint resumed from (`frames`, `wall_seconds`, …), or {}.
       started: `time.monotonic()` of the launch, so that start-up counts in wall_seconds.
       target_is_evaluated: a target return is compared with evaluations, since training episodes explore.
     """
 
     def __init__(
-        self, folder: Path, *, tasks: tuple[str, ...], frames_per_step: int, launcher_pid: int, state: dict,
-        started: float, target_is_evaluated: bool = False,
+        self, folder: Path, *, tasks: tuple[str, ...], frames_per_step: int, state: dict, started: float,
+        measure_memory: Callable[[], Mapping[str, float]], target_is_evaluated: bool = False,
     ):  # fmt: skip
         self._target_is_evaluated = target_is_evaluated
-        self._frames_per_step, self._launcher_pid = frames_per_step, launcher_pid
+        self._frames_per_step, self._measure_memory = frames_per_step, measure_memory
         self._wall_before, self._started = float(state.get("wall_seconds", 0.0)), started
         self.frames = int(state.get("frames", 0))
         self.updates = int(state.get("updates", 0))
@@ -298,7 +275,7 @@ class Monitor:
         self, *, scheduled: dict[str, float], queue_fill: float | None, counts: dict[str, float | None]
     ) -> dict[str, Any]:
         """Ends a period: writes its row to metrics.csv and TensorBoard and returns it."""
-        memory = resident_mb(self._launcher_pid)
+        memory = self._measure_memory()
         with self._lock:
             lags = np.concatenate(self._lags) if self._lags else np.array([], int)
             tasks = self._tasks.write(updates=self.updates, wall_seconds=self.wall_seconds)

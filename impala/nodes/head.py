@@ -36,7 +36,7 @@ class Head:
         self, config: Config, spec: EnvironmentSpec, run: Run, stop, *, trackables: dict[str, Any],
         num_updates: Callable[[], int], hold: Callable = contextlib.nullcontext,
     ):  # fmt: skip
-        from impala.launching import processes
+        from impala.launching import memory, processes
         from impala.monitoring import metrics
 
         self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
@@ -51,7 +51,8 @@ class Head:
             )
         self.monitor = metrics.Monitor(
             run.folder, tasks=config.environment.tasks, frames_per_step=spec.frames_per_step,
-            launcher_pid=run.launcher_pid, state=self.state, started=processes.launched_at(run.started),
+            measure_memory=lambda: memory.resident_mb(run.launcher_pid), state=self.state,
+            started=processes.launched_at(run.started),
             target_is_evaluated=agents.of(config).EXPLORES_BEYOND_ITS_POLICY,
         )  # fmt: skip
         is_member = config.population.size > 1

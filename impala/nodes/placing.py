@@ -38,6 +38,7 @@ def placement(config: Config) -> ray_cluster.Placement:
         needs=needs, at_launcher=at_launcher, together=together, spread=cluster.spread_actors,
         num_awaited=_num_awaited(config), wait_seconds=cluster.wait_seconds,
         ports=(cluster.first_port, cluster.last_port), own_parts=config.own_parts,
+        shares_folder=cluster.shared_folder,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Counters, rows, files and the verdict."""
 
 import json
-import os
 import time
 
 import numpy as np
@@ -23,8 +22,8 @@ def chunks(*versions, replayed=(), task=(), num_transitions=(), oldest=()):
 
 def make_monitor(folder, state=None, tasks=("catch",), **kwargs):
     return metrics.Monitor(
-        folder, tasks=tasks, frames_per_step=4, launcher_pid=os.getpid(), state=state or {}, started=time.monotonic() - 10,
-        **kwargs,
+        folder, tasks=tasks, frames_per_step=4, measure_memory=lambda: {"launcher": 12.0, "total": 30.0}, state=state or {},
+        started=time.monotonic() - 10, **kwargs,
     )
 
 
@@ -90,7 +89,7 @@ def test_counts_frames_lag_and_time(tmp_path):
     assert (row["lag_mean"], row["lag_max"], row["lag_histogram"]) == (1.5, 4, "0:2 2:1 4:1")  # fresh ones
     assert (row["replay_lag_mean"], row["replay_lag_max"]) == (7, 7)
     assert 10 <= row["wall_seconds"] < 30  # start-up counts
-    assert row["rss_launcher_mb"] > 10
+    assert row["rss_launcher_mb"] == 12 and row["rss_mb"] == 30 and row["rss_table_mb"] is None
     empty = write_row(monitor)
     assert empty["loss"] is None and empty["lag_mean"] is None  # nothing happened in this period
     (first, second) = logs.read_csv(tmp_path / "metrics.csv")

@@ -3,8 +3,11 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -83,6 +86,7 @@ def test_it_learns_on_three_hosts_and_its_logs_come_home(cluster, tmp_path):
     assert re.search(r"hosts?: .*learner/0", done.stdout), done.stdout
     last = rows(tmp_path / "run")[-1]
     assert float(last["return_mean"]) > 0.8 and last["unsound_chunks"] == "0"
+    assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
     assert (tmp_path / "run/logs/learner-0.log").is_file()
     assert "learning on /CPU:0" in (tmp_path / "run/logs/learner/0").read_text()
     assert checkpoints.read_state(tmp_path / "run/checkpoints")["updates"] == int(last["updates"])
@@ -104,6 +108,44 @@ def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch)
     wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
     output = ends_in_order(process)
     assert f"{lost} ended with status 75: it starts again" in output and len(restarts(folder)) == 1
+
+
+@pytest.mark.soak
+def test_a_lost_host_of_the_learner_costs_what_its_checkpoint_lacks_where_the_folder_is_on_all(cluster, catch):
+    large = ["--cluster.learner-cpus", 1.5, "--cluster.table-cpus", 1.5]  # more than any other host has
+    host = cluster.add_node(num_cpus=5)  # room for actors, too
+    process, folder = catch("--cluster.shared-folder", "true", "--checkpoint-period-seconds", 2, *large)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    assert host_of(nodes(cluster)["learner/0"]) == host_of(nodes(cluster)["table/0"])
+    saved = checkpoints.read_state(folder / "checkpoints")["updates"]
+    cluster.remove_node(host, allow_graceful=False)
+    group = ("learner/0", "table/0")
+    wait_for(lambda: [row for row in restarts(folder) if row["node"] in group], BACK_SECONDS, "the loss is noticed")
+    another = cluster.add_node(num_cpus=5)
+    learns_on(folder)
+    (lost,) = [row for row in restarts(folder) if row["node"] in group]
+    assert int(rows(folder)[-1]["updates"]) > int(lost["updates"]) >= saved > 0
+    output = ends_in_order(process)
+    assert "all nodes start again, from the newest checkpoint" in output
+    cluster.remove_node(another)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0, reason="a host with another view of the disk needs root")
+def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster, tmp_path):
+    import ray
+
+    hide = f"mount -t tmpfs none {tmp_path} && exec {Path(sys.executable).parent}/ray start --num-cpus 5 --block --address {cluster.address}"
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", hide], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as host:
+        try:
+            with ray.init(cluster.address, log_to_driver=False, logging_level="ERROR"):
+                wait_for(lambda: ray.cluster_resources()["CPU"] >= 2 + 5, START_SECONDS, "the host has joined")
+            large = ["--cluster.learner-cpus", 1.5, "--cluster.table-cpus", 1.5, "--cluster.shared-folder", "true"]
+            done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS, *large)
+        finally:
+            host.terminate()
+    assert done.returncode == 2 and f"{tmp_path}/run/token is missing there" in done.stderr, done.stderr
+    assert done.stderr.count("\n") <= 3 and not nodes(cluster)
 
 
 @pytest.mark.soak
@@ -184,6 +226,18 @@ def test_hosts_that_differ_are_compared_by_name():
     assert node_host.differences(mine, {"tensorflow": "2.16.0", "commit": "abc", "jax": "1"}) == [
         "tensorflow is 2.16.0 there and 2.15.1 here", "ray is missing there and 2.60.0 here", "jax is 1 there and missing here",
     ]  # fmt: skip
+
+
+def test_a_file_that_hosts_share_is_compared_by_what_is_in_it(tmp_path):
+    path = tmp_path / "token"
+    before = node_host.facts({}, [path])
+    assert str(path) not in before, "missing"
+    path.write_text("1")
+    mine = node_host.facts({}, [path])
+    path.write_text("2")
+    (line,) = node_host.differences(mine, node_host.facts({}, [path]))
+    assert line.startswith(f"{path} is ")
+    assert node_host.differences(mine, before) == [f"{path} is missing there and {mine[str(path)]} here"]
 
 
 # --- programs of Launchpad's own
