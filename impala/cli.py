@@ -175,6 +175,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
 def _program_of(arguments: list[str]) -> str | None:
     """Returns the program that a command line names, or None if it names no existing one."""
     for word, following in zip(arguments, [*arguments[1:], ""]):
@@ -211,7 +215,7 @@ def _add_cluster(add) -> None:
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
     one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
     one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
-    one.add_argument("--gpus", metavar="N", type=int, default=0, help="of each host, or of the learner's pod; 0")
+    one.add_argument("--gpus", metavar="N", type=_count, default=0, help="of each host, or of the learner's pod; 0")
     one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
     one.add_argument("--option", metavar="=--NAME=VALUE", action="append", default=[], help="slurm: of sbatch")
     one.add_argument("--submit", action="store_true", help="slurm: hands it to sbatch")
@@ -344,7 +348,8 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         raise _nothing_named("cluster slurm", "pong")
     named = ["--config", options.config] if options.config else [options.shipped]
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
-    _configuration(path, rest, {})  # refuses here what the job would refuse after hours in a queue
+    config = _configuration(path, rest, {})  # refuses here what the job would refuse after hours in a queue
+    _refuse_too_few_cpus(config, options.nodes, options.cpus)
     folder = options.run or Path("runs") / Path(path).stem
     if options.submit and options.where == "kubernetes":
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
@@ -369,13 +374,27 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
     if options.output is None:
         print(text, end="")
         return 0
-    options.output.write_text(text)
+    try:
+        options.output.write_text(text)
+    except OSError as error:
+        raise config_lib.ConfigError([f"--output {options.output}: {error.strerror}; expected a file"]) from None
     print(f"wrote {options.output}")
     if options.submit:
         from impala.launching import slurm
 
         print(slurm.submit(options.output))
     return 0
+
+
+def _refuse_too_few_cpus(config: config_lib.Config, nodes: int, cpus: int) -> None:
+    """Raises ConfigError if `nodes` hosts of `cpus` CPUs can never hold what must stand before a run begins."""
+    needs, num_actors = config.cluster, config.cluster.min_actors or config.actor.num_actors
+    needed = num_actors * needs.actor_cpus + config.learner.num_learners * needs.learner_cpus
+    if needed > nodes * cpus:
+        raise config_lib.ConfigError([
+            f"--nodes {nodes} --cpus {cpus}: have {nodes * cpus} CPUs, and {num_actors} actors and learners alone "
+            f"need {needed:g}; expected more, or fewer for each: --cluster.actor-cpus"
+        ])  # fmt: skip
 
 
 def doctor(options: argparse.Namespace, rest: list[str]) -> int:

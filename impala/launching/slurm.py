@@ -44,6 +44,8 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     "$ray" start --address="$address" --num-cpus={cpus} --block --disable-usage-stats &
 fi
 
+tries={folder}.slurm.tries  # in a row that ended with status 75
+[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$tries"
 {bin}/impala train {arguments} --cluster "$address" --run {folder} &
 run=$! again=no
 trap 'again=yes; kill -TERM "$run"' USR1
@@ -52,10 +54,15 @@ wait "$run"
 while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at once when a signal comes, with its number
 wait "$run"; status=$?
 kill "$head"  # `ray stop` would end other jobs' Ray as well
-# Its time was over; or trying again may help, which it has not done if the job has been here five times.
-if [ "$again" = yes ] || {{ [ "$status" = 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 5 ]; }}; then
-  scontrol requeue "$SLURM_JOB_ID"
+# Its time was over; or trying again may help, which it has not done after five times in a row.
+if [ "$again" = yes ]; then
+  rm -f "$tries"
+elif [ "$status" = 75 ]; then
+  count=$(($(cat "$tries" 2>/dev/null || echo 0) + 1))
+  echo "$count" > "$tries"
+  [ "$count" -gt 5 ] || again=yes
 fi
+if [ "$again" = yes ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"
 """
 

@@ -132,22 +132,27 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
 
 
-@pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
-def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path, number, is_queued):
-    """The script itself, with programs around it that say what they were asked to do."""
+def job_of(tmp_path, impala, restarts=0):
+    """Starts the script itself, with programs around it that say what they were asked to do."""
     commands = tmp_path / "some commands"
-    commands.mkdir()
+    commands.mkdir(exist_ok=True)
     for name, text in {
-        "ray": "[ $1 = status ] || exec sleep 60", "impala": "trap 'echo saved; exit 0' TERM; touch trains; sleep 60 & wait",
-        "scontrol": 'echo "$@" >> asked; echo host', "hostname": "echo 10.0.0.1", "srun": "sleep 60",
+        "ray": "[ $1 = status ] || exec sleep 60", "impala": impala, "scontrol": 'echo "$@" >> asked; echo host',
+        "hostname": "echo 10.0.0.1", "srun": "sleep 60",
     }.items():  # fmt: skip
         (commands / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
         (commands / name).chmod(0o755)
     (tmp_path / "job").write_text(slurm.script(["pong"], tmp_path / "run", SLURM, commands))
     environment = os.environ | {
         "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "host", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_RESTART_COUNT": str(restarts),
     }  # fmt: skip
-    job = subprocess.Popen(["bash", tmp_path / "job"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(["bash", tmp_path / "job"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+@pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path, number, is_queued):
+    job = job_of(tmp_path, "trap 'echo saved; exit 0' TERM; touch trains; sleep 60 & wait")
     try:
         wait_for(lambda: (tmp_path / "trains").exists(), 30, "it trains")
         time.sleep(0.5)  # until the traps are set
@@ -159,12 +164,32 @@ def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path
         os.killpg(job.pid, signal.SIGKILL)
 
 
+def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time_limits_do_not_count(tmp_path):
+    def is_queued_after(impala, restarts):
+        (tmp_path / "asked").unlink(missing_ok=True)
+        job = job_of(tmp_path, impala, restarts)
+        try:
+            job.wait(30)
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+        return "requeue 7" in (tmp_path / "asked").read_text()
+
+    assert [is_queued_after("exit 75", restarts) for restarts in range(4)] == 4 * [True]
+    assert is_queued_after("trap 'exit 0' TERM; sleep 0.5; kill -USR1 $PPID; sleep 60 & wait", 4), "its time was over"
+    assert [is_queued_after("exit 75", restarts) for restarts in range(5, 11)] == 5 * [True] + [False]
+    assert is_queued_after("exit 75", 0), "submitted anew"
+    assert not is_queued_after("exit 1", 1)
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["slurm"], "impala cluster slurm: nothing named; expected a shipped configuration"),
     (["slurm", "pogn"], "did you mean pong"),
     (["slurm", "pong", "--loss.correction", "vtrase"], "did you mean vtrace?"),
     (["slurm", "pong", "--node", "3"], "--node: unknown; did you mean --nodes?"),
     (["slurm", "pong", "--nodes", "0"], "--nodes: got '0'; a whole number, 1 or more, is needed"),
+    (["slurm", "pong", "--gpus", "-1"], "--gpus: got '-1'; a whole number"),
+    (["slurm", "pong", "--output", "/no/such/script"], "--output /no/such/script: No such file or directory; expected a file"),
+    (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and 17 actors and learners alone need 18;"),
     (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
     (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),
     (["nomad", "pong"], "invalid choice: 'nomad'"),
