@@ -139,7 +139,7 @@ class Listener:
         self._socket.settimeout(_BEAT_SECONDS)
         self._began, self._heard, self._lock = time.monotonic(), {}, threading.Lock()
         self._started: dict[str, float] = {}  # by node: when its process was last started
-        self._looked = self._began
+        self._looked, self._is_to_close = self._began, False
         threading.Thread(target=self._listen, name="signs of life", daemon=True).start()
 
     def node(self, name: str) -> Node:
@@ -162,17 +162,17 @@ class Listener:
             self._started[name] = time.monotonic()
 
     def close(self) -> None:
-        """Stops listening."""
-        self._socket.close()
+        """Stops listening, once a second has passed in which nothing came."""
+        self._is_to_close = True
 
     def _listen(self) -> None:
         while True:
             try:
                 message, ancillary, *_ = self._socket.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
             except TimeoutError:
+                if self._is_to_close:
+                    return self._socket.close()
                 message = None
-            except OSError:
-                return  # closed
             with self._lock:
                 now = time.monotonic()
                 self._skip_pause(now)

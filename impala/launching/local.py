@@ -134,6 +134,8 @@ class Processes:
 
     def kill(self, name: str | None = None) -> None:
         """Ends every process, or that of one node, at once."""
+        if name is None:
+            self._listener.close()
         _kill(self._by_name.values() if name is None else [self._by_name[name]])
 
 

@@ -124,7 +124,8 @@ class NodeHost:
             log = file.read(_LOG_BYTES)
         self._read += len(log)
         return Status(
-            exit_status, self._listener.node(self._name), self._listener.has_heard(self._name),
+            exit_status if len(log) < _LOG_BYTES else None,  # it is asked no more once it has ended
+            self._listener.node(self._name), self._listener.has_heard(self._name),
             (self._scratch / "stop").exists(), log,
         )  # fmt: skip
 

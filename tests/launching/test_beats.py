@@ -106,3 +106,15 @@ def test_another_user_is_not_heard(listener):
     beats.Pulse("actor/1", threading.Event()).send()
     wait_for(lambda: listener.has_heard("actor/1"))
     assert not listener.has_heard("actor/9")
+
+
+def test_a_listener_that_is_closed_hears_what_is_under_way_and_keeps_no_thread_or_descriptor(monkeypatch):
+    listener = beats.Listener()
+    monkeypatch.setenv(beats.ADDRESS_VARIABLE, listener.address)
+    pulse = beats.Pulse("learner/0", threading.Event())
+    pulse.note(saved_updates=7)
+    listener.close()
+    pulse.send()  # as a node does while it ends
+    wait_for(lambda: listener.node("learner/0").facts == {"saved_updates": 7})
+    wait_for(lambda: listener._socket.fileno() == -1)
+    assert listener.node("learner/0").facts == {"saved_updates": 7}
