@@ -92,7 +92,9 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     sys.excepthook = _end_with
-    atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # e.g. sys.exit in an environment
+    # A node ends through `finish`; else something in it has called sys.exit, an environment perhaps.
+    atexit.register(finish, EXIT_FAILED)
+    atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # called first: others may hang
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them

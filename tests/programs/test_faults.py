@@ -28,6 +28,7 @@ from tests.programs.running import (
     node,
     press_ctrl_c,
     rows,
+    run,
     start,
     start_cold,
     started,
@@ -119,6 +120,15 @@ def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
     assert process.returncode == 1
     assert f"actor/0 ended with {status}" in errors and "logs/actor/0" in errors and "learner/0" not in errors
     assert fault != "raise:2000" or "the game is broken" in errors
+
+
+def test_an_environment_that_ends_the_learners_own_process_does_not_end_the_run_as_done(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "sys_exit:3000")
+    done = run("train", "dqn_catch", "--environment.name", "tests.programs.faulty:Faulty-v0", "--run", tmp_path / "run",
+               "--evaluator.num-episodes", 0, "--target-return", "null", *ONE_LIFE)  # fmt: skip
+    assert done.returncode == 1 and "learner/0 ended with status 1" in done.stderr and "SystemExit" in done.stderr
+    saved = checkpoints.read_state(tmp_path / "run/checkpoints")
+    assert saved["updates"] > 0 and f"{saved['frames']:,} frames, " in done.stdout.splitlines()[-1]
 
 
 def stands_still(folder):
