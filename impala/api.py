@@ -107,10 +107,13 @@ class Impala:
                 break
         return self
 
-    def evaluate(self, episodes: int = 10, *, greedy: bool = False) -> Evaluation:
-        """Plays episodes with seeds that training never uses; samples actions, or takes the likeliest with `greedy`."""
+    def evaluate(self, episodes: int = 10, *, greedy: bool = False, task: int = 0) -> Evaluation:
+        """Plays episodes with seeds that training never uses; samples actions, or takes the likeliest with `greedy`.
+
+        `task` is the number of the environment, if the agent was trained on several.
+        """
         seed = playing.evaluation_seed(self.config)
-        scores = playing.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed)
+        scores = playing.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed, task=task)
         return Evaluation(*evaluations.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
@@ -152,8 +155,8 @@ class Impala:
         config = config_lib.load(path / "config.yaml")
         if environment is not None:
             config = config_lib.build(config_lib.as_data(config), {"environment.name": _name_of(environment)})
-        if problem := _not_of_this_process(config.environment.name):
-            raise config_lib.ConfigError([f"{path}: {problem}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
+        if problems := [problem for name in config.environment.tasks if (problem := _not_of_this_process(name))]:
+            raise config_lib.ConfigError([f"{path}: {problems[0]}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
         checking.check(config)
         agent._begin(config, state.get("lag", 0))
         # Read-only: a process may be training there, and only it may rename damaged checkpoints.

@@ -13,6 +13,7 @@ import pytest
 from impala import cli, training
 from impala import config as config_lib
 from impala.launching import local, runs
+from tests.faults import small_disk
 
 CATCH = ["train", "--config", "configs/catch.yaml"]
 
@@ -172,6 +173,13 @@ def test_restart_moves_the_old_run_aside(tmp_path):
     assert not (second.path / "metrics.csv").exists() and not second.is_resumed
     (moved,) = Path(tmp_path).glob("run.*")
     assert (moved / "metrics.csv").read_text() == "old"
+
+
+def test_a_folder_that_a_disk_is_mounted_on_cannot_be_moved_aside(capsys):
+    with small_disk(100) as disk:
+        runs.RunFolder(disk, config_lib.load("configs/catch.yaml")).close()
+        (line,) = refused(capsys, *CATCH, "--run", disk, "--restart")
+    assert line.startswith(f"--restart --run {disk}: Device or resource busy; expected a folder that can be renamed")
 
 
 def test_only_budget_logging_and_learning_rate_may_change_on_resume():

@@ -32,7 +32,12 @@ class RunFolder:
         if restart and self.path.exists():
             self._refuse_others()
             self._lock_or_refuse().close()
-            self.path.rename(self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+            aside = self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+            try:
+                self.path.rename(aside)
+            except OSError as error:  # a disk is mounted there
+                line = f"--restart --run {path}: {error.strerror}; expected a folder that can be renamed to {aside}"
+                raise config_lib.ConfigError([line]) from None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

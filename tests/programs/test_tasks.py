@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from impala import api
 from impala import config as config_lib
 from impala.monitoring.logs import read_csv
 from impala.nodes import checking
@@ -81,5 +82,7 @@ def test_a_run_of_two_games(tmp_path):
     evaluated = running.run("evaluate", tmp_path / "run", "--episodes", 1)
     assert evaluated.returncode == 0, evaluated.stderr[-2000:]
     assert all(f"{name}: " in evaluated.stdout for name in games) and "human-normalised: median" in evaluated.stdout
+    agent = api.Impala.load(tmp_path / "run")
+    assert agent.config.environment.tasks == tuple(games) and agent.evaluate(1, task=1).mean >= 0
     written = read_csv(tmp_path / "run" / "evaluations.csv")
     assert [row["environment"] for row in written] == games and all(row["human_normalised"] for row in written)
