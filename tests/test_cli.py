@@ -14,6 +14,7 @@ from impala import cli, training
 from impala import config as config_lib
 from impala.launching import local, runs
 from tests.faults import small_disk
+from tests.programs.running import refused
 
 CATCH = ["train", "--config", "configs/catch.yaml"]
 
@@ -30,14 +31,6 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
     assert local.node_environment("", tmp_path)[name] == expected
     assert cli.main(["train", "--list"]) == 0
     assert os.environ[name] == expected
-
-
-def refused(capsys, *arguments):
-    """Runs the command, which must end with status 2; returns what it printed to stderr, line by line."""
-    assert cli.main(list(map(str, arguments))) == 2
-    errors = capsys.readouterr().err
-    assert "Traceback" not in errors
-    return errors.splitlines()
 
 
 @pytest.mark.parametrize(

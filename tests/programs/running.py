@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from impala import cli
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +117,14 @@ def restarts(folder):
     """Returns the rows of restarts.csv."""
     path = folder / "restarts.csv"
     return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def refused(capsys, *arguments):
+    """Runs the command in this process, which must end with status 2; returns what it printed to stderr, line by line."""
+    assert cli.main(list(map(str, arguments))) == 2
+    output, errors = capsys.readouterr()
+    assert "Traceback" not in errors and output == ""
+    return errors.splitlines()
 
 
 def learns_on(folder):
