@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How far one table, one learner's weights and Ray's placement reach: scripts/scale.py actors, or cluster.
+"""How far one table, one learner's weights and Ray's placement reach: scripts/scale.py actors, cluster, or hosts.
 
 `actors`: N actors write one recorded unroll of Pong, over and over, into one Reverb queue, as fast as it takes them,
 and fetch weights of Pong's size before each, or with --chunks-per-fetch 32 as often as an actor of 32 environments.
@@ -9,14 +9,21 @@ process for each would need 400 MB: what is measured is the table, the wire and 
 Writes docs/results/scale/actors_1.csv, or _32.
 
 `cluster`: N stand-ins for nodes, processes that do nothing, on two Ray hosts of this machine; the seconds until all
-run, until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Ray takes
-170 MB for each. Writes docs/results/scale/cluster.csv.
+run, until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Writes
+docs/results/scale/cluster.csv.
+
+`hosts`: N actors of Catch, slowed down to a hundred steps a second so that they leave the two cores idle, on one Ray
+host; then a host of as many more joins, and is lost again. What the learner takes in each of the three phases. Writes
+docs/results/scale/hosts.csv.
 """
 
 import argparse
 import csv
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,12 +38,14 @@ MB, SPAWN = 1e6, multiprocessing.get_context("spawn")
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["actors", "cluster"])
-    parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100")
+    parser.add_argument("what", choices=["actors", "cluster", "hosts"])
+    parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100,200 or 2")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of actors")
     parser.add_argument("--chunks-per-fetch", type=int, default=1, help="of an actor's weights")
     options = parser.parse_args()
-    measure, default = {"actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100")}[options.what]
+    measure, default = {
+        "actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100,200"), "hosts": (hosts, "2"),
+    }[options.what]  # fmt: skip
     rows = []
     for count in (options.counts or default).split(","):
         answer, telling = SPAWN.Pipe(duplex=False)
@@ -44,11 +53,12 @@ def main():
         process = SPAWN.Process(target=_tell, args=(telling, measure, int(count), *more))
         process.start()  # one for each: neither Reverb's server nor Ray's is ever quite gone from a process
         telling.close()
-        rows.append(answer.recv())
+        answered = answer.recv()
+        rows += answered if isinstance(answered, list) else [answered]
         process.kill()
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    name = f"actors_{options.chunks_per_fetch}" if measure is actors else "cluster"
+    name = f"actors_{options.chunks_per_fetch}" if measure is actors else options.what
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -203,11 +213,12 @@ def cluster(count: int) -> dict:
         ray_cluster.connect(made.address, is_trusted=True)
         began = time.monotonic()
         nodes = ray_cluster.launch(
-            program, Path(folder), roles, ray_cluster.Placement(spread=True, wait_seconds=300)
+            program, Path(folder), roles, ray_cluster.Placement(spread=True, wait_seconds=900)
         )
         _until(lambda: len(nodes.left()) == count and all(map(nodes.has_answered, nodes.names())))
         start, began = time.monotonic() - began, time.monotonic()
-        memory = sum(_rss(process) for process in psutil.process_iter() if "ray::" in process.name()) / MB
+        workers = [process for process in psutil.process_iter() if "ray::" in process.name()]
+        memory, own = (sum(_memory(process, kind) for process in workers) / MB for kind in ("rss", "pss"))
         made.remove_node(lost, allow_graceful=False)
         _until(nodes.ended)
         notice, gone = time.monotonic() - began, set()
@@ -217,7 +228,7 @@ def cluster(count: int) -> dict:
                 nodes.start_again(name, 0.0)
             nodes.start_due(lambda name: 2)
             time.sleep(0.05)
-            assert time.monotonic() - began < 300
+            assert time.monotonic() - began < 900
         back, began = time.monotonic() - began, time.monotonic()
         nodes.stop()
         nodes.kill()
@@ -227,21 +238,73 @@ def cluster(count: int) -> dict:
     return dict(
         nodes=count, start_seconds=round(start, 1), lost_nodes=len(gone), notice_seconds=round(notice, 1),
         back_seconds=round(back, 1), stop_seconds=round(stop, 1), ray_workers_mb=round(memory),
+        ray_workers_pss_mb=round(own),
     )  # fmt: skip
 
 
-def _until(condition, seconds: float = 300.0) -> None:
+def _until(condition, seconds: float = 900.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "never"
         time.sleep(0.05)
 
 
-def _rss(process) -> int:
+def _memory(process, kind: str) -> int:
+    """Returns a process's resident bytes; pss: of a page that n processes share, an n-th."""
     try:
-        return process.memory_info().rss
+        return getattr(process.memory_full_info(), kind)
     except psutil.Error:
         return 0
+
+
+def hosts(count: int) -> list[dict]:
+    """Measures a learner with `count` actors, twice as many on two hosts, and `count` again."""
+    from ray.cluster_utils import Cluster
+
+    from impala.monitoring.logs import read_csv
+
+    def newest() -> dict[str, float]:
+        *_, row = [dict(updates=0, frames=0, wall_seconds=0), *read_csv(folder / "metrics.csv")]
+        return {name: float(row[name]) for name in ("frames", "updates", "wall_seconds")}
+
+    def measured(num_hosts: int, num_actors: int) -> dict:
+        time.sleep(20)  # the rows in which that changed
+        before = newest()
+        time.sleep(60)
+        after = newest()
+        seconds = after["wall_seconds"] - before["wall_seconds"]
+        rates = {
+            f"{name}_per_second": round((after[name] - before[name]) / seconds, 1) for name in ("frames", "updates")
+        }
+        return dict(hosts=num_hosts, actors=num_actors, **rates)
+
+    made = Cluster(initialize_head=True, head_node_args=dict(num_cpus=2 + count, include_dashboard=False))
+    with tempfile.TemporaryDirectory() as parent:
+        folder, log = Path(parent) / "run", Path(parent) / "log"
+        command = [
+            sys.executable, "-m", "impala", "train", "catch", "--cluster", made.address, "--run", str(folder),
+            "--environment.name", "tests.programs.paced:Catch", "--actor.num-actors", str(2 * count),
+            "--actor.num-lanes", "1", "--cluster.min-actors", str(count), "--log-period-seconds", "1",
+            "--total-frames", "1000000000", "--target-return", "2",
+        ]  # fmt: skip
+        with log.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        _until(lambda: (folder / "metrics.csv").exists() and newest()["updates"] > 20)
+        rows = [measured(1, count)]
+        more = made.add_node(num_cpus=count)
+        _until(lambda: "waits for room" not in log.read_text().splitlines()[-1] and len(_actors()) == 2 * count)
+        rows.append(measured(2, 2 * count))
+        made.remove_node(more, allow_graceful=False)
+        _until(lambda: len(_actors()) == count)
+        rows.append(measured(1, count))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0, log.read_text()
+    made.shutdown()
+    return rows
+
+
+def _actors() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if process.name().startswith("actor/")]
 
 
 if __name__ == "__main__":
