@@ -14,7 +14,7 @@ import tensorflow as tf
 import yaml
 
 from impala import config as config_lib
-from impala import own
+from impala import lockstep, own
 from impala.config import ConfigError
 from impala.environments import gymnasium_environment
 from impala.lockstep import Lockstep
@@ -29,7 +29,8 @@ import gymnasium
 import numpy as np
 import tensorflow as tf
 
-from impala.corrections import Targets
+from impala.corrections import QTargets, Targets
+from impala.corrections.q_targets import q_targets
 from impala.corrections.targets import clipped_exp, weighted_td_targets
 from impala.networks.parts import split
 
@@ -47,6 +48,13 @@ def other_arguments(v, r):
 
 def of_nothing(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
     return v_tm1
+
+def own_retrace(*, q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log_mu_tm1, mask_t=None, lambda_=1.0):
+    return q_targets(q_tm1=q_tm1, q_t=q_t, a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, mask_t=mask_t, log_pi_tm1=log_pi_tm1,
+                     log_pi_t=log_pi_t, log_mu_tm1=log_mu_tm1, trace=lambda log_rho, _: lambda_ * clipped_exp(log_rho, 1.0))
+
+def of_every_action(*, q_tm1, **others):
+    return QTargets(q_tm1, q_tm1)
 
 class Boards(tf.Module):
     def __init__(self, seed):
@@ -190,6 +198,24 @@ def test_they_train_in_the_other_programs(folder, program):
     assert np.isfinite(update.metrics["loss"]) and update.batch.observation.shape[1] == 8
 
 
+@pytest.mark.parametrize("word, keys", [
+    ("q_unrolls_catch", {}), ("dqn_catch", {"replay.min_size": 300}),
+    pytest.param("r2d2_catch", {"replay.min_size": 300}, marks=pytest.mark.soak),
+])  # fmt: skip
+def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says_the_same(folder, word, keys):
+    def weights_with(correction):
+        config = config_lib.load(f"configs/{word}.yaml", keys | {"loss.correction": correction, "loss.lambda": 0.7})
+        checking.check(config)
+        training = lockstep.of(config)
+        updates = training.updates(10**6)
+        for _ in range(3):
+            next(updates)
+        return [v.numpy() for v in training.network.trainable_variables]
+
+    for mine, shipped in zip(weights_with("my_parts.all:own_retrace"), weights_with("retrace"), strict=True):
+        np.testing.assert_array_equal(mine, shipped)
+
+
 def test_an_agent_of_ones_own_with_a_setting_of_its_own(folder):
     config = catch(agent__name="my_parts:agent", agent__rate=1e-3)
     checking.check(config)
@@ -232,6 +258,8 @@ def tried_out_here(command, *, input, capture_output):
     (dict(loss__correction="my_parts.all:too_short"), "returns target_tm1 of shape (2, 2) for [T, B] = (3, 2)"),
     (dict(loss__correction="my_parts.all:other_arguments"), "fails when it is tried out: TypeError"),
     (dict(loss__correction="my_parts.all:of_nothing"), "without target_tm1; expected impala.corrections.Targets"),
+    (dict(program="dqn", loss__correction="my_parts.all:one_step"), "fails when it is tried out: TypeError"),
+    (dict(program="dqn", loss__correction="my_parts.all:of_every_action"), "returns target_tm1 of shape (3, 2, 4) for [T, B] = (3, 2)"),
     (dict(agent__name="my_parts:half_agent"), "agent.name: 'my_parts:half_agent' has no make_network, make_behaviour"),
     (dict(agent__name="my_parts:nothing"), "agent.name: 'my_parts:nothing' cannot be imported"),
     (dict(agent__name="my_parts:agent"), "AttributeError: 'OwnAgentConfig' object has no attribute 'rate'"),

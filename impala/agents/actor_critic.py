@@ -1,7 +1,6 @@
 """Actor-critic: a policy and a value, learned by V-trace or another scheme of `--loss.correction`."""
 
 import functools
-import inspect
 from collections.abc import Callable
 
 from impala import own
@@ -130,7 +129,7 @@ def make_loss(loss: LossConfig, distribution, correction: Callable | None = None
     from impala import losses
     from impala.losses.actor_critic import actor_critic
 
-    make = functools.partial(_bound(actor_critic, loss), terms=make_terms(loss), distribution=distribution)
+    make = functools.partial(shared.bound(actor_critic, loss), terms=make_terms(loss), distribution=distribution)
     correction = correction or make_correction(loss)
     return losses.popart(make, correction) if loss.popart else make(correction)
 
@@ -140,7 +139,7 @@ def make_terms(loss: LossConfig):
     from impala import losses
 
     word = loss.correction
-    return _bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else losses.Terms()
+    return shared.bound(losses.POLICY_TERMS[word].make, loss)() if word in losses.POLICY_TERMS else losses.Terms()
 
 
 def make_correction(loss: LossConfig):
@@ -149,10 +148,4 @@ def make_correction(loss: LossConfig):
 
     word = loss.correction
     name = losses.POLICY_TERMS[word].correction if word in losses.POLICY_TERMS else word
-    return _bound(own.load(name) if own.is_own(name) else corrections.SCHEMES[name], loss)
-
-
-def _bound(function: Callable, loss: LossConfig) -> Callable:
-    """Binds those parameters of `function` that the configuration has under the same name."""
-    names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}
-    return functools.partial(function, **{name: getattr(loss, name) for name in names})
+    return shared.bound(own.load(name) if own.is_own(name) else corrections.SCHEMES[name], loss)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from impala import own
 from impala.agents import shared
 from impala.config import Config, ConfigError, LossConfig
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, chunk_spec
@@ -157,9 +158,8 @@ def make_correction(loss: LossConfig) -> Callable:
     """Returns the configured Q-based scheme with its parameters."""
     from impala import corrections
 
-    if loss.correction == "is":
-        return corrections.importance_sampling
-    return functools.partial(corrections.Q_SCHEMES[loss.correction], lambda_=loss.lambda_)
+    schemes, word = corrections.Q_SCHEMES | {"is": corrections.importance_sampling}, loss.correction
+    return shared.bound(own.load(word) if own.is_own(word) else schemes[word], loss)
 
 
 def _is_corrected(config: Config) -> bool:

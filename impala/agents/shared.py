@@ -1,11 +1,13 @@
 """What several agents have in common."""
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from impala import own
-from impala.config import Config, ConfigError
+from impala.config import Config, ConfigError, LossConfig
 from impala.types import Chunk, EnvironmentSpec
 
 
@@ -28,6 +30,12 @@ def check_torso(torso: str, spec: EnvironmentSpec) -> None:
             f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
             f"expected {expected}"
         ])  # fmt: skip
+
+
+def bound(function: Callable, loss: LossConfig) -> Callable:
+    """Binds those parameters of `function` that the configuration has under the same name."""
+    names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}
+    return functools.partial(function, **{name: getattr(loss, name) for name in names})
 
 
 def make_optimizer(config: Config, variables):

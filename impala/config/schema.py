@@ -9,6 +9,7 @@ from impala import own
 from impala.config import uses
 from impala.config.sections import (
     CORRECTIONS_OF,
+    OWN_CORRECTIONS,
     ActorConfig,
     ActorCriticConfig,
     AgentConfig,
@@ -198,7 +199,7 @@ class Config(Model):
                 pair = f"program={self.program}" + (f" and agent.name={agent}" if is_of_other else "")
                 raise ValueError(f"{leaf.key}={leaf.value}: not with {pair}; expected {expected}")
             words = CORRECTIONS_OF.get(agent, (leaf.value,))
-            is_own = agent == "actor_critic" and own.is_own(str(leaf.value))
+            is_own = own.is_own(str(leaf.value)) and agent in OWN_CORRECTIONS
             if leaf.key == "loss.correction" and leaf.value not in words and not is_own:
                 raise ValueError(
                     f"loss.correction={leaf.value}: not with agent.name={agent}; expected {', '.join(words)}"

@@ -99,16 +99,23 @@ def _torso(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     import tensorflow as tf
 
-    from impala.agents import actor_critic
+    from impala.agents import actor_critic, q_learning
 
     def test(_):
-        shape = (3, 2)
-        names = ("v_tm1", "v_t", "r_t", "discount_t", "log_rho_tm1", "mask_t")
-        correction = tf.function(actor_critic.make_correction(config.loss), autograph=False)
-        found = correction(**{name: tf.ones(shape) for name in names})
-        for name in ("target_tm1", "advantage_tm1"):
+        shape, num_actions = (3, 2), 4
+        if config.agent.name == "actor_critic":
+            make, names, wanted = actor_critic.make_correction, "v_tm1 v_t r_t discount_t log_rho_tm1 mask_t", "Targets"
+        else:
+            make, wanted = q_learning.make_correction, "QTargets"
+            names = "q_tm1 q_t a_tm1 r_t discount_t log_pi_tm1 log_pi_t log_mu_tm1 mask_t"
+        ones = {name: tf.ones(shape) for name in names.split()}
+        of_actions = [name for name in ones if name.startswith(("q_", "log_pi_", "log_mu_"))]
+        ones |= dict.fromkeys(of_actions, tf.ones((*shape, num_actions)))
+        ones |= {"a_tm1": tf.ones(shape, tf.int32)} if "a_tm1" in ones else {}
+        found = tf.function(make(config.loss), autograph=False)(**ones)
+        for name in ("target_tm1", "advantage_tm1") if wanted == "Targets" else ("target_tm1",):
             if not hasattr(found, name):
-                return f"returns {type(found).__name__} without {name}; expected impala.corrections.Targets"
+                return f"returns {type(found).__name__} without {name}; expected impala.corrections.{wanted}"
             array = tf.convert_to_tensor(getattr(found, name))
             if array.shape != shape:
                 return f"returns {name} of shape {tuple(array.shape)} for [T, B] = {shape}; expected the same"
