@@ -3,8 +3,11 @@
 import errno
 import json
 import os
+import random
 import resource
 import shutil
+import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ import tensorflow as tf
 from impala import cli, networks
 from impala.learning import checkpoints, optimizers, soundness
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
+from tests import warm
+from tests.programs.running import ROOT
 
 SPEC = EnvironmentSpec("x", ArraySpec((6,), np.float32), actions=Discrete(3))
 
@@ -339,6 +344,35 @@ def test_a_full_disk_leaves_the_older_ones_untouched(tmp_path):
     assert restored(tmp_path)[1] == states[20]
     trained.checkpoints(tmp_path).save(30, {})  # there is room again
     assert restored(tmp_path)[1] == trained.state()
+
+
+SAVES_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from tests.learning.test_checkpoints import Trained
+folder = Path(sys.argv[1])
+trained = Trained()
+writer = trained.checkpoints(folder)
+state = writer.restore(lambda line: None)
+for update in itertools.count(state["updates"] + 1 if state else 1):
+    trained.train(seed=update)
+    writer.save(update, {})
+    print(update, flush=True)
+"""
+
+
+@pytest.mark.parametrize("num_kills", [3, pytest.param(50, marks=pytest.mark.soak)])
+def test_killed_at_any_instant_it_loses_no_checkpoint_that_was_written(tmp_path, num_kills):
+    chance, said = random.Random(0), 0
+    for _ in range(num_kills):
+        pipe = subprocess.PIPE
+        with warm.Popen(["-c", SAVES_FOR_EVER, str(tmp_path)], cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+            first = process.stdout.readline()  # it restored what the one before left, and saves
+            time.sleep(chance.uniform(0.0, 0.2))
+            process.kill()
+            said = int([first, *process.stdout][-1])
+        state, _, reports = restored(tmp_path)
+        assert state["updates"] >= said > 0 and reports == []
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "mkdir", "write_text"])

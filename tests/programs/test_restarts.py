@@ -2,9 +2,12 @@
 
 import csv
 import os
+import random
 import signal
+import subprocess
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -12,6 +15,8 @@ from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
+    IMPALA,
+    ROOT,
     START_SECONDS,
     WATCHED,
     end_of,
@@ -205,3 +210,41 @@ def faulty(tmp_path):
     path = tmp_path / "faulty.yaml"
     path.write_text(CONFIG)
     return path
+
+
+@pytest.mark.soak
+def test_half_of_the_actors_killed_again_and_again_cost_no_more_than_their_time(catch):
+    """Each time after more than a minute: shorter lives, in a row, are a crash loop, which ends the run."""
+    process, folder = catch("--actor.num-actors", 4, "--actor.num-environments", 8)
+    launcher, chance = psutil.Process(process.pid), random.Random(0)
+
+    def frames_per_second(seconds):
+        frames, began = int(rows(folder)[-1]["frames"]), time.monotonic()
+        time.sleep(seconds)
+        return (int(rows(folder)[-1]["frames"]) - frames) / (time.monotonic() - began)
+
+    undisturbed, learner = frames_per_second(30), node(process, "learner/0").pid
+    rates, opened, memory = [], [], []
+    for _ in range(5):
+        for number in chance.sample(range(4), 2):
+            node(process, f"actor/{number}").kill()
+        rates.append(frames_per_second(70))
+        opened.append(launcher.num_fds())
+        memory.append(launcher.memory_info().rss)
+        assert not [child for child in launcher.children() if child.status() == psutil.STATUS_ZOMBIE]
+    print(f"{undisturbed:.0f} frames/s undisturbed, {np.mean(rates):.0f} disturbed; descriptors {opened}; bytes {memory}")
+    assert np.mean(rates) > 0.4 * undisturbed
+    assert opened[-1] <= opened[0] + 2 and memory[-1] < 1.05 * memory[0]
+    assert node(process, "learner/0").pid == learner and len(restarts(folder)) == 10
+    ends_in_order(process)
+    assert {int(row["unsound_chunks"] or 0) for row in rows(folder)} == {0}
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0, reason="process ids of one's own need root")
+def test_a_run_whose_process_ids_are_those_of_a_container_trains_and_ends(tmp_path):
+    """As in a container: the launcher is process 1, and ids are those of other processes outside."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", *IMPALA, *map(str, CATCH), "--run", str(tmp_path / "run")]
+    done = subprocess.run([*command, "--total-frames", "20000"], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert int(rows(tmp_path / "run")[-1]["frames"]) >= 20_000
