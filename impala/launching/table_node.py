@@ -3,13 +3,18 @@
 `lp.ReverbNode` does the same, but importing it brings TensorFlow (420 MB, several seconds) into the launcher.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import launchpad as lp
 from launchpad.nodes import base
 
 from impala.launching import processes, roles
 from impala.launching.keeping import Keeper
+
+_LOOK_SECONDS, _NUM_LOOKS = 5.0, 6  # a table whose worker stands still for so many looks in a row is dead
 
 
 class TableHandle(base.Handle):
@@ -50,7 +55,7 @@ class TableNode(lp.PyNode):
         if self._keeper is None:
             server = reverb.Server(self._make_tables(), port=port)
             processes.begin(stop)
-            stop.wait()
+            self._watch(server, stop, float("inf"))
         else:
             server, words = self._keeper.serve(self._make_tables, port)
             stop.note(says=words)
@@ -59,12 +64,53 @@ class TableNode(lp.PyNode):
         server.stop()
         processes.finish()
 
+    def _watch(self, server, stop, seconds: float) -> bool:
+        """Waits for `seconds`, or until it is time to stop; returns whether it is. Ends the node if a table is dead."""
+        client, workers, deadline = server.localhost_client(), Workers(), time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if stop.wait(min(left, _LOOK_SECONDS)):
+                return True
+            try:
+                tables = client.server_info(timeout=int(_LOOK_SECONDS))
+            except Exception as error:  # the machine is busy, or the process was stopped meanwhile
+                logging.warning("the table server did not answer its own process: %s", error)
+                continue
+            if name := workers.dead(tables):
+                words = f"nothing goes into or out of the table {name!r} any more (docs/reliability.md)"
+                stop.note(says=[words])
+                processes.finish(processes.EXIT_TRY_AGAIN, words)
+        return False
+
     def _keep(self, server, stop) -> None:
         """Copies the tables to disk at the keeper's period and at the end; tells the launcher if that fails."""
         is_last = False
         while not is_last:
-            is_last = stop.wait(self._keeper.seconds)
+            is_last = self._watch(server, stop, self._keeper.seconds)
             stop.doing = "saving"
             error = self._keeper.save(server)
             stop.doing = "running"
             stop.note(copy_error=error)
+
+
+class Workers:
+    """Finds tables whose worker, the thread that inserts and samples, has ended.
+
+    One priority below 0, written to Reverb's port, ends the worker of a prioritised table. All later calls wait for
+    ever, while `server_info` answers: it counts time in which the worker runs and does nothing that it counts.
+    """
+
+    def __init__(self):
+        self._last: dict[str, tuple] = {}
+        self._unchanged: dict[str, int] = {}
+
+    def dead(self, tables: Mapping[str, Any]) -> str | None:
+        """Returns the name of a dead table, if there is one; `tables` is what `server_info` returned just now."""
+        for name, info in tables.items():
+            spent, limiter = info.table_worker_time, info.rate_limiter_info
+            done = (
+                spent.sampling_ms, spent.inserting_ms, spent.sleeping_ms, spent.waiting_for_sampling_ms,
+                spent.waiting_for_inserts_ms, limiter.insert_stats.completed, limiter.sample_stats.completed,
+            )  # fmt: skip
+            self._unchanged[name] = self._unchanged.get(name, 0) + 1 if self._last.get(name) == done else 0
+            self._last[name] = done
+        return next((name for name, count in self._unchanged.items() if count >= _NUM_LOOKS), None)

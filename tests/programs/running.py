@@ -163,3 +163,9 @@ def _session(process):
         return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
     except (ProcessLookupError, psutil.NoSuchProcess):
         return None
+
+
+def table_address(process):
+    """Returns where the run's Reverb server listens, which anybody who can reach the port may write to."""
+    (port,) = {c.laddr.port for c in node(process, "table/0").net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    return f"localhost:{port}"

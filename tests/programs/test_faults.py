@@ -33,6 +33,7 @@ from tests.programs.running import (
     start_cold,
     started,
     survivors,
+    table_address,
     wait_for,
     wait_until_it_trains,
 )  # fmt: skip
@@ -212,12 +213,6 @@ def _read_until_closed(terminal):
     with contextlib.suppress(OSError):
         while os.read(terminal, 4096):
             pass
-
-
-def table_address(process):
-    """Returns where the run's Reverb server listens, which anybody who can reach the port may write to."""
-    (port,) = {c.laddr.port for c in node(process, "table/0").net_connections("inet") if c.status == psutil.CONN_LISTEN}
-    return f"localhost:{port}"
 
 
 HOSTILE = ("action", "task", "version", "number", "origin")

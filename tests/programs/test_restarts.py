@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.programs.running import (
     rows,
     start,
     survivors,
+    table_address,
     wait_for,
     wait_until_it_trains,
 )  # fmt: skip
@@ -210,6 +212,33 @@ def faulty(tmp_path):
     path = tmp_path / "faulty.yaml"
     path.write_text(CONFIG)
     return path
+
+
+STRANGER = """
+import sys
+import numpy as np
+import reverb
+from impala.replay import tables
+with reverb.Client(sys.argv[1]).trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
+    writer.append({"x": np.float32(1)})
+    writer.create_item(tables.REPLAY, -1.0, {"x": writer.history["x"][-1:]})
+    try:
+        writer.flush(timeout_ms=2_000)
+    except Exception as error:
+        print("the table took", error)
+"""
+
+
+@pytest.mark.soak
+def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
+    process, folder = catch(config=["train", "apex_catch"])
+    done = subprocess.run([sys.executable, "-c", STRANGER, table_address(process)], cwd=ROOT, capture_output=True, text=True)
+    assert "the table took Flush call did not complete" in done.stdout, done
+    wait_for(lambda: restarts(folder), 90, "that is noticed")
+    learns_on(folder)
+    (row,) = restarts(folder)
+    assert (row["node"], row["cause"]) == ("table/0", "ended with status 75")
+    assert "nothing goes into or out of the table 'replay' any more" in ends_in_order(process)
 
 
 @pytest.mark.soak

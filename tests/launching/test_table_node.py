@@ -1,0 +1,57 @@
+"""A table whose worker has ended is found, and takes its run no further down than to its newest checkpoint."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import reverb
+
+from impala.launching import table_node
+
+
+@pytest.fixture
+def server():
+    serving = reverb.Server([
+        reverb.Table("replay", reverb.selectors.Prioritized(0.6), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1)),
+        reverb.Table.queue("queue", 10),
+    ])  # fmt: skip
+    yield serving
+    threading.Thread(target=serving.stop, daemon=True).start()  # a dead worker would keep it
+
+
+def write(client, table, priority):
+    with client.trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
+        writer.append({"x": np.float32(1)})
+        writer.create_item(table, priority, {"x": writer.history["x"][-1:]})
+        writer.flush(timeout_ms=1_000)
+
+
+def looks(client, workers, count, meanwhile=lambda: None):
+    found = []
+    for _ in range(count):
+        meanwhile()
+        time.sleep(0.05)
+        found.append(workers.dead(client.server_info(timeout=5)))
+    return found
+
+
+def test_an_idle_a_busy_and_a_full_table_live(server):
+    client, workers = reverb.Client(f"localhost:{server.port}"), table_node.Workers()
+    assert looks(client, workers, 8) == 8 * [None]
+    assert looks(client, workers, 8, lambda: write(client, "replay", 1.0)) == 8 * [None]
+    assert looks(client, workers, 8, lambda: list(client.sample("replay", 1))) == 8 * [None]
+    for _ in range(10):
+        write(client, "queue", 1.0)
+    with pytest.raises(Exception, match="Flush"):  # noqa: B017, DeadlineExceededError has no public name
+        write(client, "queue", 1.0)
+    assert looks(client, workers, 8) == 8 * [None]
+
+
+def test_one_priority_below_zero_ends_a_table_and_is_found(server):
+    client, workers = reverb.Client(f"localhost:{server.port}"), table_node.Workers()
+    write(client, "replay", 1.0)
+    with pytest.raises(Exception, match="Flush"):  # noqa: B017
+        write(client, "replay", -1.0)
+    found = looks(client, workers, 8)
+    assert found[:6] == 6 * [None] and found[6:] == 2 * ["replay"]
