@@ -94,8 +94,17 @@ class Supervisor:
                 time.sleep(_TICK_SECONDS)  # one failure may cause others: let their statuses arrive
                 outcome = self._bury_ended()
             else:
-                self._nodes.start_due(self._new_incarnation)
+                outcome = self._start_due()
         return outcome
+
+    def _start_due(self) -> Outcome | None:
+        try:
+            self._nodes.start_due(self._new_incarnation)
+        except OSError as error:  # no memory, a full disk, or the run's folder is gone
+            self._say(f"no node can be started any more ({error}): the run ends")
+            self._stop()
+            return Outcome(EXIT_TRY_AGAIN)
+        return None
 
     def _stop(self) -> None:
         self._nodes.stop(should_kill=lambda: self._interrupts.count > 1)

@@ -56,7 +56,8 @@ class Faulty(gymnasium.Env):
         global _num_steps
         _num_steps += 1
         _maybe_fail(_num_steps)
-        return np.zeros(1, np.float32), float(action == self._said), True, False, {}
+        reward = float("nan") if os.environ.get("IMPALA_TEST_FAULT") == f"nan:{_num_steps}" else float(action == self._said)
+        return np.zeros(1, np.float32), reward, True, False, {}
 
 
 gymnasium.register("Faulty-v0", entry_point=Faulty, disable_env_checker=True, order_enforce=False)

@@ -3,6 +3,7 @@
 import csv
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
+    ENDLESS,
     IMPALA,
     ROOT,
     START_SECONDS,
@@ -212,6 +214,29 @@ def faulty(tmp_path):
     path = tmp_path / "faulty.yaml"
     path.write_text(CONFIG)
     return path
+
+
+@pytest.mark.soak
+def test_an_environment_whose_reward_is_not_a_number_ends_its_actor_and_nothing_of_it_is_learned(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "nan:2000")
+    name = ["--environment.name", "tests.programs.faulty:Faulty-v0"]
+    process = start(*CATCH, "--run", tmp_path / "run", *name, *ENDLESS, "--restarts.max-in-a-row", 1)
+    errors = end_of(process)
+    assert process.returncode == 1 and "r_t holds a value that is not finite" in errors, errors
+    assert len(restarts(tmp_path / "run")) == 1
+    kept = [row for row in rows(tmp_path / "run") if row["loss"]]
+    assert kept and {(row["unsound_chunks"], row["skipped_updates"]) for row in kept} == {("0", "0")}
+
+
+@pytest.mark.soak
+def test_a_run_whose_folder_is_gone_ends_in_a_line_when_a_node_has_to_start_again(catch):
+    process, folder = catch()
+    shutil.rmtree(folder)
+    node(process, "actor/0").kill()
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 75 and "Traceback" not in errors
+    assert "no node can be started any more ([Errno 2] No such file or directory" in output
+    assert survivors(process) == []
 
 
 STRANGER = """
