@@ -10,7 +10,6 @@ Writes table.csv, a row for each run. On an otherwise idle machine.
 """
 
 import argparse
-import csv
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 
 import psutil
-from time_returns import place
+from time_returns import place, write
 
 from impala.monitoring.logs import read_csv
 
@@ -41,11 +40,7 @@ def main() -> None:
                 row = measured(Path(folder) / "run", where, options.seconds)
             table.append(dict(round=number, where="cluster" if on_cluster else "local") | row)
             print(table[-1], flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / "table.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, table[0])
-        writer.writeheader()
-        writer.writerows(table)
+    write(table, RESULTS)
 
 
 def measured(folder: Path, where: tuple[str, ...], seconds: float) -> dict[str, float]:

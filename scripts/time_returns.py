@@ -43,8 +43,13 @@ def main() -> None:
                 seconds = measured(word, Path(folder) / "run", where)
             table.append(dict(round=number, configuration=word, where="cluster" if on_cluster else "local") | seconds)
             print(table[-1], flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / "table.csv").open("w", newline="") as file:
+    write(table, RESULTS)
+
+
+def write(table: list[dict], folder: Path) -> None:
+    """Writes the rows into table.csv of a folder of results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "table.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, table[0])
         writer.writeheader()
         writer.writerows(table)

@@ -52,21 +52,22 @@ class TableNode(lp.PyNode):
 
         port = lp.get_port_from_address(self._address.resolve())
         processes.check_port_is_free(port)  # two Reverb servers on one port both start and share the connections
+        workers = Workers()
         if self._keeper is None:
             server = reverb.Server(self._make_tables(), port=port)
             processes.begin(stop)
-            self._watch(server, stop, float("inf"))
+            self._watch(server, workers, stop, float("inf"))
         else:
             server, words = self._keeper.serve(self._make_tables, port)
             stop.note(says=words)
             processes.begin(stop)
-            self._keep(server, stop)
+            self._keep(server, workers, stop)
         server.stop()
         processes.finish()
 
-    def _watch(self, server, stop, seconds: float) -> bool:
+    def _watch(self, server, workers: "Workers", stop, seconds: float) -> bool:
         """Waits for `seconds`, or until it is time to stop; returns whether it is. Ends the node if a table is dead."""
-        client, workers, deadline = server.localhost_client(), Workers(), time.monotonic() + seconds
+        client, deadline = server.localhost_client(), time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if stop.wait(min(left, _LOOK_SECONDS)):
                 return True
@@ -81,11 +82,11 @@ class TableNode(lp.PyNode):
                 processes.finish(processes.EXIT_TRY_AGAIN, words)
         return False
 
-    def _keep(self, server, stop) -> None:
+    def _keep(self, server, workers: "Workers", stop) -> None:
         """Copies the tables to disk at the keeper's period and at the end; tells the launcher if that fails."""
         is_last = False
         while not is_last:
-            is_last = self._watch(server, stop, self._keeper.seconds)
+            is_last = self._watch(server, workers, stop, self._keeper.seconds)
             stop.doing = "saving"
             error = self._keeper.save(server)
             stop.doing = "running"
