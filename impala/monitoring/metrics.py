@@ -157,9 +157,9 @@ class Monitor:
         return self._wall_before + time.monotonic() - self._started
 
     @property
-    def has_updates(self) -> bool:
-        """Whether an update came since the last row."""
-        return bool(self._losses)
+    def has_progressed(self) -> bool:
+        """Whether an update or a frame came since the last row."""
+        return bool(self._losses) or self.frames > self._frames_at_start
 
     @property
     def return_mean(self) -> float | None:

@@ -177,7 +177,7 @@ class Head:
         """Writes what is left to write; returns the status and the words to end with."""
         self._stop.note(is_done=self.is_done())  # or told to end by somebody who is not the launcher
         if self.has_trained:
-            if self.monitor.has_updates:
+            if self.monitor.has_progressed:
                 log()
             if self.save():
                 error = f"the last checkpoint could not be written: {self._saver.error}"

@@ -96,6 +96,15 @@ def test_counts_frames_lag_and_time(tmp_path):
     assert first["frames"] == "1200" and second["loss"] == "" and second["lag_mean"] == ""
 
 
+def test_frames_that_came_without_an_update_are_progress_until_a_row_holds_them(tmp_path):
+    monitor = make_monitor(tmp_path)
+    assert not monitor.has_progressed
+    monitor.add_steps(5)
+    assert monitor.has_progressed and write_row(monitor)["frames"] == 20 and not monitor.has_progressed
+    monitor.add_update(1, UPDATE, chunks(0))
+    assert monitor.has_progressed
+
+
 def test_return_mean_waits_for_a_hundred_episodes(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_actor_report({}, [Episode(1.0, 9, 0, i, 0) for i in range(99)])
