@@ -95,7 +95,7 @@ class Learner:
             if self._skipped_in_a_row >= self._max_non_finite:
                 raise NonFiniteUpdates(
                     f"{self._skipped_in_a_row} updates in a row had a loss or gradient that is not finite; "
-                    "lower learner.learning_rate or look at the chunks"
+                    "lower learner.learning_rate, or look at the batches, the first of which a run keeps in not_finite/"
                 )
         return result
 

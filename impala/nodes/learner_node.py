@@ -10,7 +10,7 @@ from impala.config import Config
 from impala.nodes import feeding, learner_group, population
 from impala.nodes.head import Follower, Head
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically, Profiler
+from impala.nodes.side_jobs import Periodically, Profiler, Recorder
 from impala.types import Chunk, EnvironmentSpec
 
 
@@ -62,6 +62,7 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
+        self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
         self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
         self.after_update: list[Callable[[Any], None]] = []  # called with an update's `learners.Result`
@@ -168,6 +169,8 @@ class LearnerNode:
     def _update(self, batch: Chunk) -> dict[str, float]:
         with self._publisher.updating():
             result = self.learner.update(batch, **self._scheduled())
+        if not result.applied:
+            self._record_skipped(batch)
         self.head.monitor.add_update(result.num_updates, result.metrics, result.chunks)
         self.stop.doing = "running"
         self.head.note_progress()

@@ -42,11 +42,10 @@ class Profiler:
 
 
 class Recorder:
-    """Keeps the first chunks of a run as .npz files."""
+    """Keeps the first chunks or batches that it is given as .npz files."""
 
     def __init__(self, folder: Path, num_chunks: int):
         self._folder, self._num_chunks = folder, num_chunks
-        folder.mkdir(exist_ok=True)
         self._count = len(list(folder.glob("*.npz")))  # a resumed run goes on where it was
 
     def __call__(self, chunk: Chunk) -> None:
@@ -55,6 +54,7 @@ class Recorder:
         arrays = {name: np.asarray(field) for name, field in chunk._asdict().items() if not isinstance(field, tuple)}
         path = self._folder / f"{self._count:06d}.npz"
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             with path.with_suffix(".tmp").open("wb") as file:
                 np.savez_compressed(file, **arrays)
             path.with_suffix(".tmp").replace(path)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala.agents import actor_critic
-from impala.learning import checkpoints
+from impala.learning import checkpoints, learners
 from impala.nodes import checking, feeding
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
@@ -67,3 +67,19 @@ def test_an_update_that_fails_changes_no_weight(make_node):
     assert node.learner.num_updates == 1
     for variable, value in zip(node._variables(), before):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_the_first_batches_of_updates_that_are_not_finite_are_kept_and_ten_in_a_row_end_the_run(make_node, tmp_path, monkeypatch):
+    node = make_node(RuntimeError("over"))
+    while not node.step():
+        pass
+    batch = node._next_batch()
+    wrong = batch._replace(r_t=tf.fill(batch.r_t.shape, np.float32(np.nan)))
+    monkeypatch.setattr(node, "_next_batch", lambda: wrong)
+    with pytest.raises(learners.NonFiniteUpdates, match="10 updates in a row"):
+        node.run()
+    kept = sorted((tmp_path / "not_finite/0").iterdir())
+    assert [path.name for path in kept] == ["000000.npz", "000001.npz", "000002.npz"]
+    with np.load(kept[0]) as arrays:
+        assert np.isnan(arrays["r_t"]).all() and arrays["a_tm1"].shape == tuple(batch.a_tm1.shape)
+    assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 11, "what was learned before is saved"
