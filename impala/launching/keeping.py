@@ -8,11 +8,13 @@ lacks a file, so such a copy is removed, and the user told. A copy that it canno
 
 import hashlib
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+_OF_SETTINGS = re.compile("[0-9a-f]{12}")  # the name of a folder of copies; anything else is somebody's
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy; DONE is written last
 
 
@@ -35,7 +37,7 @@ class Keeper:
         from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
         words = [self._remove(folder, "it was made with other settings") for folder in _folders(self._all)
-                 if folder != self._folder]  # fmt: skip
+                 if folder != self._folder and _OF_SETTINGS.fullmatch(folder.name)]  # fmt: skip
         words += self._remove_broken()
         self._folder.mkdir(parents=True, exist_ok=True)
         checkpointer = DefaultCheckpointer(path=str(self._folder))

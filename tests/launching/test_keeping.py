@@ -77,6 +77,18 @@ def test_a_copy_of_other_settings_is_removed_and_said(tmp_path):
     server.stop()
 
 
+def test_what_lies_beside_the_copies_is_left_alone(tmp_path):
+    filled(tmp_path / "kept", [1])
+    others = [tmp_path / "kept/notes/today.txt", tmp_path / "kept/0123456789abc/file", tmp_path / "kept/file", tmp_path / "file"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    server, _, words = serve(tmp_path / "kept", settings="b")
+    assert keeper(tmp_path / "kept", settings="b").save(server) == "" and len(words) == 1
+    server.stop()
+    assert [path.read_text() for path in others] == 4 * ["mine"]
+
+
 def test_a_full_disk_costs_a_copy_and_leaves_the_older_one():
     with small_disk(400) as disk:
         filled(disk / "kept", [1, 2, 3])
