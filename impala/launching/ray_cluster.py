@@ -23,7 +23,8 @@ from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
-_POLL_SECONDS, _ASK_SECONDS, _CONNECT_SECONDS = 0.25, 30.0, 5.0
+_POLL_SECONDS, _CALM_SECONDS = 0.25, 1.0  # between two questions to a node; while all run
+_ASK_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
 _QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
@@ -63,6 +64,8 @@ def connect(address: str, *, is_trusted: bool) -> None:
       ConfigError: Ray is not installed, does not answer or refuses, or a host has a public address and `is_trusted` is
         false.
     """
+    # Ray would print a screen of what a host's raylet wrote last when the host is lost.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError:
@@ -151,8 +154,10 @@ class Nodes:
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
-        self._launched, self._polled, self._memory = time.monotonic(), 0.0, self._logs / "scratch/memory.json"
+        self._launched, self._polled = time.monotonic(), 0.0
+        self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
+        self._is_ending = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_parts, [folder / "token"] if placement.shares_folder else []
         self._facts = node_host.facts(*self._compared)
@@ -281,8 +286,9 @@ class Nodes:
 
     def _poll(self) -> None:
         """Asks every host that owes no answer, and takes the answers that are there."""
-        period = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
-        if time.monotonic() - self._polled < max(_POLL_SECONDS, period):
+        is_calm = not self._is_ending and not any(hosted.is_over for hosted in self._hosted.values())
+        least = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
+        if time.monotonic() - self._polled < max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least):
             return
         self._polled = time.monotonic()
         for name in self._standing():
@@ -296,7 +302,9 @@ class Nodes:
         ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.05) if asked else ([], [])
         for reference in ready:
             self._take(asked[reference], reference)
-        memory.keep(self._memory, {name: self._hosted[name].status.node.rss_mb for name in asked.values()})
+        if self._polled - self._kept >= 1.0:
+            memory.keep(self._memory, {name: self._hosted[name].status.node.rss_mb for name in asked.values()})
+            self._kept = self._polled
 
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
@@ -424,6 +432,7 @@ class Nodes:
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
         """Ends the nodes in order, or all at once on `should_kill`; those that have not been placed are forgotten."""
+        self._is_ending = True
         ending.in_turns(self, should_kill)
 
     def kill(self, name: str | None = None) -> None:
