@@ -146,3 +146,16 @@ def test_epsilon_greedy():
         action, kept = behaviour.choose((q,), np.random.default_rng(0))
         assert kept == () and action.dtype == np.int32 and set(action) <= {0, 1, 2}
         assert np.mean(action == 1) == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_a_priority_that_would_end_the_table_is_never_sent(wrong):
+    table = windows.table(windows.window_spec(window_of(3)), 100, min_size=1, samples_per_insert=8, batch_size=4)
+    server = reverb.Server([table])
+    in_table = TableWindows(
+        server.localhost_client(), tables.REPLAY, N, lengths=windows.lengths(window_of(3)), should_stop=lambda: False
+    )
+    with pytest.raises(ValueError, match="expected finite numbers above 0"):
+        in_table.end_windows(np.ones(N, bool), np.array([1.0, wrong]))
+    in_table.close()
+    server.stop()

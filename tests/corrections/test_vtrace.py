@@ -207,6 +207,22 @@ def test_large_ratios_stay_finite(size, dtype):
     np.testing.assert_array_equal(corrections.vtrace(**arguments).target_tm1, corrections.vtrace(**capped).target_tm1)
 
 
+@pytest.mark.parametrize("clips", CLIPS)
+@pytest.mark.parametrize("size", [0.0, 5.0, 69.0])  # ratios of 1, and up to 1e±2 and 1e±30
+@pytest.mark.parametrize("case", ["one step", "all done", "nothing"])
+def test_extremes_are_those_of_the_double_sum(case, size, clips):
+    arguments = random_arguments(3, length=1 if case == "one step" else 12, with_mask=False)
+    arguments["log_rho_tm1"] = np.where(arguments["log_rho_tm1"] > 0, size, -size)
+    if case == "all done":
+        arguments["discount_t"] = np.zeros_like(arguments["discount_t"])
+    elif case == "nothing":
+        arguments["mask_t"] = np.zeros_like(arguments["mask_t"])
+    expected = double_sum(**arguments, **clips)
+    targets = corrections.vtrace(**{name: value.astype("float32") for name, value in arguments.items()}, **clips)
+    for one, other in zip(targets, expected):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), shift=st.floats(-10, 10), scale=st.floats(0.1, 10))
 def test_shift_and_scale_of_rewards(seed, shift, scale):

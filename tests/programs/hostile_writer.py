@@ -22,16 +22,27 @@ def main(address: str) -> None:
         "task": sound._replace(origin=np.array(origin._replace(task=3), np.int64)),
         "version": sound._replace(weights_version=np.int64(10**9)),
         "number": sound._replace(r_t=np.full_like(sound.r_t, np.nan)),
+        "observation": sound._replace(observation=np.full_like(sound.observation, np.inf)),
+        "logits": sound._replace(logits_tm1=np.full_like(sound.logits_tm1, np.nan)),
+        "reward": sound._replace(r_t=np.full_like(sound.r_t, 1e30)),
         "origin": sound._replace(origin=np.array(origin._replace(seq=2**50), np.int64)),
         "unreadable": sound._replace(a_tm1=np.zeros(3, np.float64)),
+        "short": sound._replace(a_tm1=sound.a_tm1[:-1], r_t=sound.r_t[:-1], discount_t=sound.discount_t[:-1]),
+        "missing": sound,
+        "unknown": sound,
     }
     client = reverb.Client(address)
     for kind in map(str.strip, sys.stdin):
-        with client.trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
-            fields = hostile[kind]._asdict()
-            writer.append({name: value for name, value in fields.items() if not isinstance(value, tuple)})
-            writer.create_item(tables.QUEUE, 1.0, {name: column[-1] for name, column in writer.history.items()})
-            writer.flush()
+        fields = {name: value for name, value in hostile[kind]._asdict().items() if not isinstance(value, tuple)}
+        try:
+            with client.trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
+                writer.append(fields)
+                names = [name for name in fields if (kind, name) != ("missing", "r_t")]
+                table = "nobody's" if kind == "unknown" else tables.QUEUE
+                writer.create_item(table, 1.0, {name: writer.history[name][-1] for name in names})
+                writer.flush()
+        except RuntimeError as error:
+            print(kind, error, flush=True)
 
 
 if __name__ == "__main__":

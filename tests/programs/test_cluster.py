@@ -1,5 +1,6 @@
 """Programs on a Ray cluster: real raylets as hosts, lost and found again, and what a user is told."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -161,6 +162,49 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
     assert [row["node"] for row in restarts(folder)] == ["actor/1", "learner/0"]
     process.kill()
     wait_for(lambda: not nodes(cluster), 30, "the nodes of a killed driver are gone")
+
+
+@pytest.mark.soak
+def test_a_node_ends_with_the_worker_of_rays_that_holds_it_and_comes_back(cluster, catch):
+    process, folder = catch()
+    victim = nodes(cluster)["actor/1"]
+    victim.parent().kill()
+    wait_for(lambda: not victim.is_running(), 5, "its node ends with it")
+    wait_for(lambda: "actor/1" in nodes(cluster), BACK_SECONDS, "it is back")
+    updates = int(rows(folder)[-1]["updates"])
+    wait_for(lambda: int(rows(folder)[-1]["updates"]) > updates + 20, BACK_SECONDS, "it trains")
+    ends_in_order(process)
+    assert [row["node"] for row in restarts(folder)] == ["actor/1"]
+
+
+@pytest.mark.soak
+def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_ends(cluster, catch):
+    """As behind a broken network: every process of the host is frozen, none is dead."""
+    process, folder = catch()
+    name, frozen = next((name, node) for name, node in nodes(cluster).items() if name.startswith("actor"))
+    raylet = psutil.Process(host_of(frozen))
+    parts = {host: host.all_processes["raylet"][0].process for host in cluster.hosts}
+    (host,) = [host for host, part in parts.items() if part.pid == raylet.pid]
+    everything = [raylet, *raylet.children(recursive=True)]
+    began = time.monotonic()
+    for each in everything:
+        each.suspend()
+    wait_for(lambda: name in [row["node"] for row in restarts(folder)], 120, "it is given up")
+    print(f"given up after {time.monotonic() - began:.0f} s")  # Ray asks a host five times, for ten seconds each
+    updates = int(rows(folder)[-1]["updates"])
+    time.sleep(120)
+    assert int(rows(folder)[-1]["updates"]) > updates + 100, "the other actor is enough"
+    for each in everything:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.resume()
+    wait_for(lambda: parts[host].poll() is not None, 60, "the host learns that it was given up")  # nobody else reaps it
+    wait_for(lambda: not frozen.is_running(), 30, "and its node ends")
+    cluster.hosts.remove(host)
+    cluster.remove_node(host, allow_graceful=False)
+    cluster.hosts.append(cluster.add_node(num_cpus=1))
+    wait_for(lambda: name in nodes(cluster), 60, "it has a place again")
+    assert f"NOTE: {name} has been silent for" in ends_in_order(process)
+    assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"} and len(restarts(folder)) == 1
 
 
 @pytest.mark.soak

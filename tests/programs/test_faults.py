@@ -1,5 +1,6 @@
 """What goes wrong in real runs: nodes that freeze, hang, end or are fed nonsense, and a disk that is full."""
 
+import collections
 import contextlib
 import fcntl
 import os
@@ -74,6 +75,9 @@ def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, fir
         wait_for(lambda: said.has(f"NOTE: {first} has been silent for"), 25, "it is named")
         node(process, first).send_signal(signal.SIGCONT)
         wait_for(lambda: said.has(f"over: {first} silent"), 10, "it is back")
+        updates = int(rows(tmp_path / "run")[-1]["updates"])
+        wait_for(lambda: int(rows(tmp_path / "run")[-1]["updates"]) > updates + 5, 10, "it trains again")
+        assert rows(tmp_path / "run")[-1]["duplicate_chunks"] == "0"
     node(process, name).send_signal(signal.SIGSTOP)
     assert process.wait(END_SECONDS) == 75, process.stderr.read()
     assert said.has(f"NOTE: {name} has been silent for")
@@ -215,32 +219,36 @@ def _read_until_closed(terminal):
             pass
 
 
-HOSTILE = ("action", "task", "version", "number", "origin")
+HOSTILE = dict(action="action", task="task", version="version", origin="origin") | dict.fromkeys(
+    ("number", "observation", "logits", "reward"), "number"
+)  # what is written, and the reason that is counted
 
 
-def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path):
+@pytest.mark.parametrize("num_updates", [50, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path, num_updates):
     process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, "--log-period-seconds", 1)
     wait_until_it_trains(tmp_path / "run")
     command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process)]
-    writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, start_new_session=True)
+    writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     started.append(writer)
 
     def write(*kinds):
         writer.stdin.writelines(f"{kind}\n" for kind in kinds)
         writer.stdin.flush()
 
-    def are_counted(*kinds):
-        counted = rows(tmp_path / "run")[-1]["unsound_reasons"]
-        return counted if set(counted.split()) == {f"{kind}:1" for kind in kinds} else None
+    def are_counted(*reasons):
+        counted = collections.Counter(reasons)
+        return set(rows(tmp_path / "run")[-1]["unsound_reasons"].split()) == {f"{r}:{n}" for r, n in counted.items()}
 
-    write(*HOSTILE)
-    wait_for(lambda: are_counted(*HOSTILE), START_SECONDS, "each of them is counted")
-    write("unreadable")  # takes those with it that are fetched together
-    writer.stdin.close()
-    assert writer.wait(60) == 0
-    wait_for(lambda: are_counted(*HOSTILE, "unreadable"), 60, "that too")
+    write(*HOSTILE, "unknown")  # the last one is refused by Reverb
+    wait_for(lambda: are_counted(*HOSTILE.values()), START_SECONDS, "each of them is counted")
+    for number, kind in enumerate(("unreadable", "short", "missing"), 1):  # takes those along that are fetched with it
+        write(kind)
+        wait_for(lambda: are_counted(*HOSTILE.values(), *number * ["unreadable"]), 60, "that too")  # noqa: B023
+    said = writer.communicate(timeout=60)[0]
+    assert writer.returncode == 0 and said.startswith("unknown ") and said.count("\n") == 1, said
     updates = int(rows(tmp_path / "run")[-1]["updates"])
-    wait_until_it_trains(tmp_path / "run", updates + 50)
+    wait_until_it_trains(tmp_path / "run", updates + num_updates)
     press_ctrl_c(process)
     output, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 0, errors
@@ -257,6 +265,11 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
         assert any("of disk" in line and "MB are free: a long run will fill the disk" in line for line in said.lines)
         with full_disk(disk):
             wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "that one failed")
+        frames = checkpoints.read_state(folder / "checkpoints")["frames"]
+        wait_for(lambda: checkpoints.read_state(folder / "checkpoints")["frames"] > frames, 20, "there is room again")
+        said.lines.clear()
+        with full_disk(disk):
+            wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "there is none again")
             press_ctrl_c(process)
             assert process.wait(END_SECONDS) == 75
         errors = process.stderr.read()

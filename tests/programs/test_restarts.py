@@ -196,15 +196,22 @@ def test_actors_of_central_inference_return(catch, program):
 
 
 @pytest.mark.soak
-def test_two_learners_return_together(catch):
+@pytest.mark.parametrize("name, number", [("learner/1", signal.SIGKILL), ("learner/0", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
+def test_two_learners_return_together(catch, name, number):
+    """A frozen one is noticed by the other, which ends, and both begin again; they compare their weights at the end."""
     two = ["--learner.num-learners", 2, "--learner.batch-size", 8]
     process, folder = catch(*two, "--checkpoint-period-seconds", 2)
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
-    victim = node(process, "learner/1")
-    victim.kill()
-    comes_back(process, victim, "learner/1")
-    (row,) = restarts(folder)
+    victim, began = node(process, name), time.monotonic()
+    victim.send_signal(number)
+    wait_for(lambda: restarts(folder), 30, "it is noticed")
+    noticed = time.monotonic() - began
+    comes_back(process, victim, name)
+    assert not victim.is_running()
     learns_on(folder)
+    (row,) = restarts(folder)
+    assert noticed < 20 and time.monotonic() - began < 90, (noticed, row)
+    assert 0 <= int(row["lost_frames"]) < int(row["frames"])
     ends_in_order(process)
 
 

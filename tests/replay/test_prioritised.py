@@ -85,6 +85,7 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     writer = prioritised.PriorityWriter(client)
     gone = 2**60 + 1  # of a window that the table dropped: ignored
     writer.put(np.array([key_of[3], key_of[4], key_of[5], gone], np.uint64), np.array([100.0, np.nan, -1.0, 5.0]))
+    writer.put(np.array([key_of[6], key_of[7]], np.uint64), np.array([np.inf, 0.0]))
 
     def is_written():
         return draws(server, 10, 10)[2].max() > 0.5
@@ -97,7 +98,7 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     np.testing.assert_allclose(probability, expected[seen], rtol=1e-5)
     assert client.server_info()[tables.REPLAY].current_size == 10
     columns = writer.columns()
-    assert columns["unsound_priorities"] == 2 and 0 < columns["priority_seconds"] < 10
+    assert columns["unsound_priorities"] == 4 and 0 < columns["priority_seconds"] < 10
     assert writer.columns()["priority_seconds"] is None, "of a period without any"
 
 
