@@ -21,7 +21,6 @@ import argparse
 import csv
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -297,7 +296,7 @@ def hosts(count: int) -> list[dict]:
         made.remove_node(more, allow_graceful=False)
         _until(lambda: len(_actors()) == count)
         rows.append(measured(1, count))
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         assert process.wait(120) == 0, log.read_text()
     made.shutdown()
     return rows

@@ -14,7 +14,6 @@ Writes table.csv, a row for each run. On an otherwise idle machine.
 import argparse
 import contextlib
 import csv
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,10 +45,10 @@ def main() -> None:
     write(table, RESULTS)
 
 
-def write(table: list[dict], folder: Path) -> None:
-    """Writes the rows into table.csv of a folder of results."""
+def write(table: list[dict], folder: Path, name: str = "table.csv") -> None:
+    """Writes the rows into a file of a folder of results."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "table.csv").open("w", newline="") as file:
+    with (folder / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, table[0])
         writer.writeheader()
         writer.writerows(table)
@@ -83,7 +82,7 @@ def measured(word: str, folder: Path, where: tuple[str, ...]) -> dict[str, float
         until(process, lambda: checkpoints.read_state(folder / "checkpoints"))
         seconds["learner"] = missed(process, folder, "learner/0", by=1)
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait(60)
     return {name: round(value, 1) for name, value in seconds.items()}
 
