@@ -5,7 +5,7 @@ Pong on this machine, locally and on a Ray cluster of one host, in turn. Counted
 half a minute: the processor time of whatever is not a node (the launcher with its dashboard, the fork server; Ray's
 raylet, its server of the cluster's state, its worker for each node and all else that it starts), as a share of all
 cores, and the run's frames per second. A node's own signs of life, one datagram a second, count as the node's. Before
-the run, for half a minute: what Ray takes with as many actors that do nothing.
+the run, for half a minute: what Ray takes with as many actors that do nothing, and a driver that waits.
 
 Writes table.csv, a row for each run, and processes.csv, each kind of process. On an otherwise idle machine.
 """
@@ -111,8 +111,11 @@ def newest(folder: Path) -> dict[str, float]:
 
 
 def cpu_seconds() -> dict[int, tuple[str, float]]:
-    """Returns kind and processor time of each process that this one started but nodes and what they started."""
-    found = {}
+    """Returns kind and processor time of each process that this one started but nodes and what they started.
+
+    This process counts, too: while actors idle it is Ray's driver, and else it sleeps.
+    """
+    found = {os.getpid(): ("driver", sum(psutil.Process().cpu_times()[:2]))}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             line = [process, *process.parents()]
