@@ -78,7 +78,8 @@ def connect(address: str, *, is_trusted: bool) -> None:
             line = f"--cluster {address}: {error}; expected HOST:PORT where `ray start --head` listens, or auto"
             raise ConfigError([line]) from None
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        with _silent_stderr():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except Exception as error:  # ConnectionError, RuntimeError, AuthenticationError: whatever Ray raises
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         line = f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and its token"
@@ -90,6 +91,19 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: hosts have public addresses ({', '.join(public[:3])}), and Reverb's port asks "
             "nobody who they are; expected a private network, or cluster.trusted_network=true behind a firewall"
         ])  # fmt: skip
+
+
+@contextlib.contextmanager
+def _silent_stderr():
+    """Drops what is written to standard error, by C++ too: Ray repeats for seconds that a token is wrong."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _ips(ray) -> list[str]:
@@ -111,6 +125,12 @@ class NoRoom(ConfigError):
 class _Host(node_host.NodeHost):
     """The class of the Ray actors."""
 
+    def describe(self, *compared) -> tuple[str, dict[str, str], str]:
+        """Returns the host's name, facts, and Ray's id of it: several hosts may have one name."""
+        import ray
+
+        return *super().describe(*compared), ray.get_runtime_context().get_node_id()
+
     def reserve(self, names: Sequence[str], ports: tuple[int, int]) -> dict[str, str]:
         import ray
 
@@ -122,7 +142,7 @@ class _Hosted:
 
     def __init__(self, actor, described):
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
-        self.place: tuple[str, dict[str, str]] | None = None  # the value of `described`: see `NodeHost.describe`
+        self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
         self.question = None  # a call of `status` without an answer yet
         self.exit_status: int | None = None
@@ -240,7 +260,7 @@ class Nodes:
 
     def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
         """Refuses a host on which something else is installed."""
-        host, theirs = self._hosted[name].place
+        host, theirs, _ = self._hosted[name].place
         if found := node_host.differences(self._facts, theirs, ignored):
             raise ConfigError([f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]])
 
@@ -323,8 +343,10 @@ class Nodes:
             hosted.status = self._ray.get(reference)
         except self._ray.exceptions.ActorUnavailableError:  # the network may be back soon; the silence is measured
             return
-        except self._ray.exceptions.RayError as error:  # the host is gone, or its actor
-            return self._lose(name, EXIT_TRY_AGAIN, f"its host is lost: {_line(error)}")
+        except self._ray.exceptions.RayActorError:
+            return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone")
+        except self._ray.exceptions.RayError as error:  # it could not be started
+            return self._lose(name, EXIT_TRY_AGAIN, _line(error))
         hosted.answered, hosted.exit_status = time.monotonic(), hosted.status.exit_status
         if hosted.status.log:
             with contextlib.suppress(OSError):  # a full disk costs the log
@@ -351,8 +373,9 @@ class Nodes:
         standing, by_host = self._standing(), {}
         for name in self._commands:
             if name in standing:
-                by_host.setdefault(self._hosted[name].place[0], []).append(name)
-        places = "; ".join(f"{host}: {_shortly(names)}" for host, names in by_host.items())
+                host, _, number = self._hosted[name].place
+                by_host.setdefault((host, number), []).append(name)
+        places = "; ".join(f"{host}: {_shortly(names)}" for (host, _), names in by_host.items())
         waiting = len(self._commands) - len(standing)
         hosts = f"{len(by_host)} host{'s' * (len(by_host) > 1)}: {places}"
         return hosts + (f"; {waiting} node{'s wait' if waiting > 1 else ' waits'} for room" if waiting else "")

@@ -175,11 +175,11 @@ class Supervisor:
         row = dict(node=name, cause=how, lived_seconds=round(self._nodes.lived_seconds(name), 1))
         if self._nodes.roles.of(name).returns_alone:
             self._nodes.kill(name)  # it still runs if it was silent
+            self._say(f"{name} {how}{self._why(name)}: it starts again")
             self._nodes.start_again(name, seconds)
-            self._say(f"{name} {how}: it starts again")
             self._keep(row, lost=0)
             return None
-        self._say(f"{name} {how}: all nodes start again, from the newest checkpoint")
+        self._say(f"{name} {how}{self._why(name)}: all nodes start again, from the newest checkpoint")
         self._stop()
         facts = self._facts()
         saved_frames, saved = facts.get("saved_frames", 0), facts.get("saved_updates")
@@ -195,6 +195,12 @@ class Supervisor:
                 return Outcome(0 if saved and self._interrupts.count == 1 else EXIT_INTERRUPTED)
             time.sleep(0.1)
         return Outcome(None)
+
+    def _why(self, name: str) -> str:
+        """Returns a node's last words in brackets, "" if there are none or they have been said."""
+        facts = self._nodes.node(name).facts
+        words = facts.get("last_words")
+        return f" ({words})" if words and words not in facts.get("says", ()) else ""
 
     def _keep(self, row: dict[str, Any], lost: int) -> None:
         facts = self._facts()
