@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from impala.learning import checkpoints
-from tests.faults import full_disk, small_disk
+from tests.faults import full_disk, read_only, small_disk
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
@@ -28,6 +28,7 @@ from tests.programs.running import (
     end_of,
     node,
     press_ctrl_c,
+    refused,
     rows,
     run,
     start,
@@ -169,6 +170,20 @@ def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
     assert survivors(process) == []
 
 
+@pytest.mark.soak
+def test_a_second_ctrl_c_ends_at_once(faulty):
+    process, folder = faulty("hang:2000")
+    wait_for(lambda: stands_still(folder), START_SECONDS, "a hang")
+    press_ctrl_c(process)
+    time.sleep(2)
+    assert process.poll() is None, "the actor has time to end"
+    began = time.monotonic()
+    press_ctrl_c(process)
+    errors = end_of(process)
+    assert time.monotonic() - began < 5 and (process.returncode, errors) == (130, "")
+    assert survivors(process) == []
+
+
 def test_ctrl_c_ends_threads_that_hang_with_the_process(faulty):
     process, folder = faulty("hang:2000", "--threads")
     wait_for(lambda: stands_still(folder), START_SECONDS, "a hang")
@@ -298,6 +313,12 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused(tmp_path):
             errors = process.communicate(timeout=START_SECONDS)[1]
         assert process.returncode == 2 and len(errors.splitlines()) == 1, errors
         assert "No space left on device" in errors
+
+
+def test_a_disk_that_may_only_be_read_is_refused(capsys):
+    with small_disk(1_000) as disk, read_only(disk):
+        (line,) = refused(capsys, *CATCH, "--run", disk / "run")
+        assert "Read-only file system" in line
 
 
 class Lines:

@@ -1,5 +1,6 @@
 """What dies comes back: real processes, killed, frozen and broken, and what the run and its files say of it."""
 
+import contextlib
 import csv
 import os
 import random
@@ -147,6 +148,25 @@ def test_what_fails_before_it_ever_ran_is_a_mistake_and_ends_the_run_at_once(tmp
     errors = end_of(process)
     assert process.returncode == 1 and "the game is broken" in errors
     assert restarts(tmp_path / "run") == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("frozen, waiting", [("learner/0", "actor/0"), ("table/0", "actor/0"), ("actor/0", "learner/0")])
+def test_a_node_that_waits_for_another_hears_that_it_is_to_end(catch, frozen, waiting):
+    """An actor for room in the queue, or for a table that does not answer; a learner for a batch."""
+    process, folder = catch("--checkpoint-period-seconds", 2)
+    victim, other = node(process, waiting), node(process, frozen)
+    other.suspend()
+    time.sleep(3.0)
+    began = time.monotonic()
+    victim.terminate()
+    wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, 30, "its end")
+    assert time.monotonic() - began < 5
+    wait_for(lambda: restarts(folder), 30, "that is noticed")
+    with contextlib.suppress(psutil.NoSuchProcess):  # with the learner all begin again
+        other.resume()
+    learns_on(folder)
+    ends_in_order(process)
 
 
 @pytest.mark.soak
