@@ -13,7 +13,7 @@ import pytest
 from impala import cli, training
 from impala import config as config_lib
 from impala.launching import local, runs
-from tests.faults import small_disk
+from tests.faults.disks import small_disk
 from tests.programs.running import refused
 
 CATCH = ["train", "--config", "configs/catch.yaml"]

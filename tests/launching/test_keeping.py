@@ -5,7 +5,7 @@ import portpicker
 import pytest
 
 from impala.launching.keeping import Keeper
-from tests.faults import full_disk, small_disk
+from tests.faults.disks import full_disk, small_disk
 
 reverb = pytest.importorskip("reverb")
 

@@ -8,7 +8,7 @@ import pytest
 
 from impala import config as config_lib
 from impala.launching import launches, runs
-from tests.faults import full_disk, small_disk
+from tests.faults.disks import full_disk, small_disk
 
 
 class Run:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from impala.monitoring import evaluations, logs
-from tests.faults import full_disk, small_disk
+from tests.faults.disks import full_disk, small_disk
 
 COLUMNS = ("updates", "text")
 BIG = "x" * 5_000  # more than a page: of a full disk a row of this takes the rest of one

@@ -1,4 +1,7 @@
-"""What goes wrong in real runs: nodes that freeze, hang, end or are fed nonsense, and a disk that is full."""
+"""What goes wrong in real runs: nodes that freeze, hang, end or are fed nonsense, and a disk that is full.
+
+Short forms of the main faults take about a minute; the others, and repetitions, are soak tests.
+"""
 
 import collections
 import contextlib
@@ -15,7 +18,7 @@ import psutil
 import pytest
 
 from impala.learning import checkpoints
-from tests.faults import full_disk, read_only, small_disk
+from tests.faults.disks import full_disk, read_only, small_disk
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
@@ -41,7 +44,7 @@ from tests.programs.running import (
 )  # fmt: skip
 
 CONFIG = """
-environment: {name: "tests.programs.faulty:Faulty-v0"}
+environment: {name: "tests.faults.game:Faulty-v0"}
 network: {torso: mlp, hidden_sizes: [16]}
 actor: {num_environments: 16, num_lanes: 2}
 learner: {unroll_length: 5, batch_size: 8, learning_rate: 1e-3}
@@ -53,7 +56,7 @@ SECONDS_TO_END = 15.0  # that Ctrl-C may take, whatever hangs
 
 @pytest.fixture
 def faulty(tmp_path, monkeypatch):
-    """Starts a run of `tests.programs.faulty` with a fault; returns the process and the run's folder."""
+    """Starts a run of `tests.faults.game` with a fault; returns the process and the run's folder."""
 
     def start_with(fault, *arguments):
         monkeypatch.setenv("IMPALA_TEST_FAULT", fault)
@@ -65,6 +68,7 @@ def faulty(tmp_path, monkeypatch):
     return start_with
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first, name", [("table/0", "actor/0"), (None, "learner/0")])
 def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, first, name):
     """One that comes back in time is said to be well again."""
@@ -91,15 +95,17 @@ def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, fir
     assert survivors(process) == []
 
 
+@pytest.mark.soak
 def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
     process, folder = faulty("hang:2000", "--liveness-seconds", 20, *ONE_LIFE)
     output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
     assert process.returncode == 75, errors
     assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
-    assert "faulty.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
+    assert "game.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
     assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
 
 
+@pytest.mark.soak
 def test_an_environment_that_leaks_is_said(faulty):
     process, _ = faulty("leak:2000")
     said = Lines(process.stdout)
@@ -108,13 +114,9 @@ def test_an_environment_that_leaks_is_said(faulty):
     assert process.wait(END_SECONDS) == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "fault, status",
-    [
-        ("exit:2000", "status 0"),
-        pytest.param("sys_exit:2000", "status", marks=pytest.mark.soak),
-        pytest.param("raise:2000", "status 1", marks=pytest.mark.soak),
-    ],
+    "fault, status", [("exit:2000", "status 0"), ("sys_exit:2000", "status"), ("raise:2000", "status 1")]
 )
 def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
     process, _ = faulty(fault, *ONE_LIFE)
@@ -128,9 +130,10 @@ def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
     assert fault != "raise:2000" or "the game is broken" in errors
 
 
+@pytest.mark.soak
 def test_an_environment_that_ends_the_learners_own_process_does_not_end_the_run_as_done(tmp_path, monkeypatch):
     monkeypatch.setenv("IMPALA_TEST_FAULT", "sys_exit:3000")
-    done = run("train", "dqn_catch", "--environment.name", "tests.programs.faulty:Faulty-v0", "--run", tmp_path / "run",
+    done = run("train", "dqn_catch", "--environment.name", "tests.faults.game:Faulty-v0", "--run", tmp_path / "run",
                "--evaluator.num-episodes", 0, "--target-return", "null", *ONE_LIFE)  # fmt: skip
     assert done.returncode == 1 and "learner/0 ended with status 1" in done.stderr and "SystemExit" in done.stderr
     saved = checkpoints.read_state(tmp_path / "run/checkpoints")
@@ -158,7 +161,8 @@ def test_an_actor_whose_environment_keeps_the_interpreter_ends_with_a_killed_lau
     assert time.monotonic() - began < SECONDS_TO_END
 
 
-@pytest.mark.parametrize("fault", [pytest.param("hang:0", marks=pytest.mark.soak), "hold:-1"])
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", ["hang:0", "hold:-1"])
 def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
     process, folder = faulty(fault)
     wait_for(lambda: (folder / "metrics.csv").exists(), START_SECONDS, "the learner has begun")
@@ -184,6 +188,7 @@ def test_a_second_ctrl_c_ends_at_once(faulty):
     assert survivors(process) == []
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_threads_that_hang_with_the_process(faulty):
     process, folder = faulty("hang:2000", "--threads")
     wait_for(lambda: stands_still(folder), START_SECONDS, "a hang")
@@ -206,6 +211,7 @@ def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     assert survivors(process) == []
 
 
+@pytest.mark.soak
 def test_a_terminal_that_is_closed_costs_neither_checkpoint_nor_status(tmp_path):
     """Not only its SIGHUP: nothing can be written to it any more."""
     terminal, its_end = os.openpty()
@@ -239,11 +245,11 @@ HOSTILE = dict(action="action", task="task", version="version", origin="origin")
 )  # what is written, and the reason that is counted
 
 
-@pytest.mark.parametrize("num_updates", [50, pytest.param(1_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("num_updates", [10, pytest.param(1_000, marks=pytest.mark.soak)])
 def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path, num_updates):
     process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, "--log-period-seconds", 1)
     wait_until_it_trains(tmp_path / "run")
-    command = [sys.executable, "-m", "tests.programs.hostile_writer", table_address(process)]
+    command = [sys.executable, "-m", "tests.faults.hostile_writer", table_address(process)]
     writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     started.append(writer)
 
@@ -271,20 +277,23 @@ def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path, n
     assert rows(tmp_path / "run")[-1]["skipped_updates"] == "0"
 
 
-def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
+@pytest.mark.parametrize("gets_room", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(gets_room):
+    """With room again, the same run saves again, and one that is started anew resumes."""
     with small_disk(4_000) as disk:
         folder = disk / "run"
-        process = start(*CATCH, "--run", folder, *WATCHED, "--checkpoint-period-seconds", 5)
+        process = start(*CATCH, "--run", folder, *WATCHED, "--checkpoint-period-seconds", 2)
         said = Lines(process.stdout)
         saved = wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
         assert any("of disk" in line and "MB are free: a long run will fill the disk" in line for line in said.lines)
+        if gets_room:
+            with full_disk(disk):
+                wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "that one failed")
+            frames = checkpoints.read_state(folder / "checkpoints")["frames"]
+            wait_for(lambda: checkpoints.read_state(folder / "checkpoints")["frames"] > frames, 20, "there is room again")
+            said.lines.clear()
         with full_disk(disk):
-            wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "that one failed")
-        frames = checkpoints.read_state(folder / "checkpoints")["frames"]
-        wait_for(lambda: checkpoints.read_state(folder / "checkpoints")["frames"] > frames, 20, "there is room again")
-        said.lines.clear()
-        with full_disk(disk):
-            wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "there is none again")
+            wait_for(lambda: said.has("NOTE: no checkpoint could be written for"), 20, "one failed")
             press_ctrl_c(process)
             assert process.wait(END_SECONDS) == 75
         errors = process.stderr.read()
@@ -295,6 +304,8 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(tmp_path):
         assert kept["frames"] >= saved["frames"] > 0 and frames > kept["frames"]
         assert lost.startswith(f"{frames - kept['frames']:,} of these frames are lost: the newest checkpoint is of update")
         assert survivors(process) == []
+        if not gets_room:
+            return
         process = start(*CATCH, *PACED, "--run", folder, "--target-return", 2, "--total-frames", kept["frames"] + 5_000)
         errors = end_of(process)
         assert process.returncode == 0, errors

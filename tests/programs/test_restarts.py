@@ -246,7 +246,7 @@ def faulty(tmp_path):
 @pytest.mark.soak
 def test_an_environment_whose_reward_is_not_a_number_ends_its_actor_and_nothing_of_it_is_learned(tmp_path, monkeypatch):
     monkeypatch.setenv("IMPALA_TEST_FAULT", "nan:2000")
-    name = ["--environment.name", "tests.programs.faulty:Faulty-v0"]
+    name = ["--environment.name", "tests.faults.game:Faulty-v0"]
     process = start(*CATCH, "--run", tmp_path / "run", *name, *ENDLESS, "--restarts.max-in-a-row", 1)
     errors = end_of(process)
     assert process.returncode == 1 and "r_t holds a value that is not finite" in errors, errors

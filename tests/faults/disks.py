@@ -1,4 +1,4 @@
-"""Faults that tests make for real: a disk of a few kilobytes, and a full one."""
+"""Disks of a few kilobytes, full ones, and those that may only be read, made for real."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Writes to a run's queue what no actor writes: `python -m tests.programs.hostile_writer HOST:PORT`, kinds on stdin."""
+"""Writes to a run's queue what no actor writes: `python -m tests.faults.hostile_writer HOST:PORT`, kinds on stdin."""
 
 import sys
 

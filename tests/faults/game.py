@@ -1,4 +1,4 @@
-"""A game of one step, `tests.programs.faulty:Faulty-v0`, that goes wrong in the processes of nodes as it is told.
+"""A game of one step, `tests.faults.game:Faulty-v0`, that goes wrong in the processes of nodes as it is told.
 
 IMPALA_TEST_FAULT is "WHAT:N": in the N-th step (0: in `__init__`, −1: in `reset`) of a process.
 """
