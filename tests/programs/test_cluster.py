@@ -121,6 +121,7 @@ def test_a_lost_host_of_the_learner_costs_what_its_checkpoint_lacks_where_the_fo
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
     assert host_of(nodes(cluster)["learner/0"]) == host_of(nodes(cluster)["table/0"])
     saved = checkpoints.read_state(folder / "checkpoints")["updates"]
+    time.sleep(3.0)  # so that the launcher has heard of as many
     cluster.remove_node(host, allow_graceful=False)
     group = ("learner/0", "table/0")
     wait_for(lambda: [row for row in restarts(folder) if row["node"] in group], BACK_SECONDS, "the loss is noticed")
