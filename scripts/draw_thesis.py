@@ -60,7 +60,7 @@ def draw(output: Path) -> None:
                 known = [(float(row["frames"]) / 1e6, float(row["return_mean"])) for row in rows if row["return_mean"]]
                 label = scheme if seed == 0 else None
                 axis.plot(*zip(*known), lw=1.2, color=COLOURS[scheme], ls="-" if seed == 0 else "--", label=label)
-        axis.set(title=f"weights fetched every {period} unrolls", xlabel="million frames", ylim=(-21.5, 21.5))
+        axis.set(title=f"unrolls between two fetches of weights: {period}", xlabel="million frames", ylim=(-21.5, 21.5))
         axis.set(ylabel="return of 100 training episodes")
         axis.legend(fontsize=8)
     for period in periods:

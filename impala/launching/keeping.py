@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-_OF_SETTINGS = re.compile("[0-9a-f]{12}")  # the name of a folder of copies; anything else is somebody's
+_OF_SETTINGS = re.compile("[0-9a-f]{12}")  # the name of a folder of copies; nothing else is ours to remove
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy; DONE is written last
 
 

@@ -23,7 +23,7 @@ from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
-_POLL_SECONDS, _CALM_SECONDS = 0.25, 2.0  # between two questions to a node; while all run
+_POLL_SECONDS, _CALM_SECONDS = 0.25, 2.0  # between two questions to a node: usually, and while all run well
 _ASK_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
 _QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
