@@ -267,24 +267,27 @@ def test_a_run_whose_folder_is_gone_ends_in_a_line_when_a_node_has_to_start_agai
 
 
 STRANGER = """
+import os
 import sys
 import numpy as np
 import reverb
 from impala.replay import tables
-with reverb.Client(sys.argv[1]).trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
-    writer.append({"x": np.float32(1)})
-    writer.create_item(tables.REPLAY, -1.0, {"x": writer.history["x"][-1:]})
-    try:
-        writer.flush(timeout_ms=2_000)
-    except Exception as error:
-        print("the table took", error)
+writer = reverb.Client(sys.argv[1]).trajectory_writer(num_keep_alive_refs=1, validate_items=False)
+writer.append({"x": np.float32(1)})
+writer.create_item(tables.REPLAY, -1.0, {"x": writer.history["x"][-1:]})
+try:
+    writer.flush(timeout_ms=2_000)
+except Exception as error:
+    print("the table took", error, flush=True)
+os._exit(0)  # a writer that is closed waits for the table, and for the one that comes back too
 """
 
 
 @pytest.mark.soak
 def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
     process, folder = catch(config=["train", "apex_catch"])
-    done = subprocess.run([sys.executable, "-c", STRANGER, table_address(process)], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", STRANGER, table_address(process)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "the table took Flush call did not complete" in done.stdout, done
     wait_for(lambda: restarts(folder), 90, "that is noticed")
     learns_on(folder)
