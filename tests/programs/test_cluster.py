@@ -18,6 +18,7 @@ from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     ENDLESS,
+    PACED,
     ROOT,
     START_SECONDS,
     ends_in_order,
@@ -82,24 +83,21 @@ def catch(cluster, tmp_path):
     wait_for(lambda: not nodes(cluster), 30, f"no node is left: {nodes(cluster)}")
 
 
-def test_it_learns_on_three_hosts_and_its_logs_come_home(cluster, tmp_path):
+@pytest.mark.soak
+def test_it_learns_on_three_hosts(cluster, tmp_path):
     done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", done.stdout), done.stdout
-    last = rows(tmp_path / "run")[-1]
-    assert float(last["return_mean"]) > 0.8 and last["unsound_chunks"] == "0"
-    assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
-    assert (tmp_path / "run/logs/learner-0.log").is_file()
-    assert "learning on /CPU:0" in (tmp_path / "run/logs/learner/0").read_text()
-    assert checkpoints.read_state(tmp_path / "run/checkpoints")["updates"] == int(last["updates"])
+    assert float(rows(tmp_path / "run")[-1]["return_mean"]) > 0.8
     wait_for(lambda: not nodes(cluster), 30, "no node is left")
 
 
-def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch):
-    process, folder = catch()
+def test_logs_come_home_and_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch):
+    process, folder = catch(*PACED)
     actors = {name: node for name, node in nodes(cluster).items() if name.startswith("actor")}
     assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes(cluster)) == 4
     assert host_of(nodes(cluster)["learner/0"]) not in {host_of(node) for node in actors.values()}
+    last = rows(folder)[-1]
+    assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
     cluster.remove_node(cluster.hosts.pop(), allow_graceful=False)
     wait_for(lambda: restarts(folder), BACK_SECONDS, "the loss is noticed")
     (lost,) = [row["node"] for row in restarts(folder)]
@@ -109,8 +107,14 @@ def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch)
     cluster.hosts.append(cluster.add_node(num_cpus=1))
     wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
     output = ends_in_order(process)
+    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
     assert f"{lost} ended with status 75 (its host, or Ray's worker there, is gone): it starts again" in output
     assert len(restarts(folder)) == 1
+    assert (folder / "logs/learner-0.log").is_file()
+    assert "learning on /CPU:0" in (folder / "logs/learner/0").read_text()
+    last = rows(folder)[-1]
+    assert last["unsound_chunks"] == "0"
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(last["updates"])
 
 
 @pytest.mark.soak
@@ -426,6 +430,7 @@ def fail():
     raise RuntimeError("broken")
 
 
+@pytest.mark.soak
 def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
     import launchpad as lp
 

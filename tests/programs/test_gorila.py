@@ -149,6 +149,7 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
     assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected --updates below" in again.stderr
 
 
+@pytest.mark.soak
 def test_with_one_table_for_all_it_learns_too(tmp_path):
     folder = tmp_path / "run"
     result = run(*GORILA, "--run", folder, "--replay.shared", "true")

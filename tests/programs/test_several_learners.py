@@ -103,6 +103,7 @@ def test_a_learner_that_dies_ends_the_group(tmp_path):
     assert survivors(process) == []
 
 
+@pytest.mark.soak
 def test_a_learner_that_freezes_ends_the_group(tmp_path):
     """Until then a quarter of their batches is replayed, shared out too, and what is too old both of them drop."""
     options = ["--replay.fraction", 0.25, "--replay.size", 500, "--loss.reduction", "mean", "--learner.max-lag", 30]
