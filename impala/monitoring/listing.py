@@ -21,7 +21,8 @@ def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path
         run = folder if folder.parent == root else folder.parent
         state, note = "running" if is_running(run) else "stopped" if has_checkpoint else "empty", ""
         if state == "stopped":
-            sound, _, passed_over = survey(folder / "checkpoints")
+            sound, saved, passed_over = survey(folder / "checkpoints")
+            state = "done" if saved.get("is_done") else state  # at its total frames or its target
             if sound is None:
                 state, note = "damaged", "  no checkpoint is sound"
             elif passed_over:

@@ -210,7 +210,7 @@ def test_evaluate_and_plot(finished):
     result = run("plot", folder)
     assert result.returncode == 0, result.stderr
     assert (folder / "curves.png").stat().st_size > 10_000
-    assert f"{folder.name}" in run("runs", folder.parent).stdout
+    assert run("runs", folder.parent).stdout.split()[:3] == [folder.name, "done", "frames"]
 
 
 def test_resumes_where_it_ended_and_refuses_another_architecture(finished, tmp_path):
@@ -266,6 +266,7 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
     state = checkpoints.read_state(tmp_path / "run/checkpoints")
     assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"])
     assert survivors(process) == []
+    assert run("runs", tmp_path).stdout.split()[:3] == ["run", "stopped", "frames"]
 
 
 def test_ctrl_c_while_its_nodes_import_leaves_nothing_running(tmp_path):
