@@ -39,15 +39,15 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     (folder / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
     (folder / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK))
-    command = ["compare", "--config", folder / "grid.yaml", "--output", folder / "out", "--workers", 2]
-    process = running.start(*command)
+    command = ["compare", "--config", folder / "grid.yaml", "--output", folder / "out"]
+    process = running.start(*command, "--workers", 2)
     running.wait_for(lambda: (folder / "out" / "results.csv").exists() and rows(folder / "out"), 120, "a first cell")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     kept = rows(folder / "out")
     with (folder / "out" / "results.csv").open("a") as file:
         file.write("final,catch,vtr")  # the kill may cut a line short
-    result = running.run(*command, timeout=240)
+    result = running.run(*command, "--workers", 1, timeout=240)
     return folder, kept, result
 
 
