@@ -212,13 +212,19 @@ class TensorBoard:
             self._trying(lambda: self._write(row, lags))
 
     def _write(self, row: dict[str, Any], lags: np.ndarray) -> None:
-        with self._writer.as_default(step=row["frames"]):
-            for name, value in row.items():
-                if isinstance(value, (int, float)) and not np.isnan(value):
-                    # An array: TensorFlow keeps every Python scalar it ever converted.
-                    self._tf.summary.scalar(name, np.array(value, np.float32))
-            if len(lags):
-                self._tf.summary.histogram("lag", lags)
+        # One message for all: an operation of TensorFlow's for each of a hundred numbers takes twelve times as long.
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        summary = Summary()
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and not np.isnan(value):
+                summary.MergeFrom(scalar_pb(name, value))
+        if len(lags):
+            summary.MergeFrom(histogram_pb("lag", lags))
+        with self._writer.as_default():
+            self._tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=row["frames"])
         self._writer.flush()
 
     def close(self) -> None:
