@@ -7,7 +7,7 @@ from impala import config as config_lib
 from impala import lockstep
 from tests.programs.running import interrupted_and_resumed, refused, rows, run
 
-R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml"]
+R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "8"]  # or soon over
 
 
 @pytest.fixture(scope="module")
