@@ -3,7 +3,7 @@
 set -eu
 run=$1 topic=docs/results/$2
 mkdir -p "$topic"
-for file in metrics.csv episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json restarts.csv kills.csv; do
+for file in episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json restarts.csv kills.csv; do
   if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
 done
 for file in "$run"/member_[0-9]*/{config.yaml,metrics.csv,population.csv}; do  # of a population; its episodes are too many
@@ -11,3 +11,4 @@ for file in "$run"/member_[0-9]*/{config.yaml,metrics.csv,population.csv}; do  #
 done
 sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt" "$topic/launches.json"
 .venv/bin/impala plot "$run" --output "$topic/curves.png"
+cp "$run/metrics.csv" "$topic/"  # last: by it run_list.sh knows what is kept whole

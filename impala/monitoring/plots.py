@@ -18,6 +18,7 @@ _PANELS = (
     ("frames_per_second", "frames / s"),
     ("rss_mb", "resident memory, MB"),
 )
+_FORMATS = (".png", ".pdf", ".svg")
 _EVOLVING = ("learning_rate", "entropy_cost", "epsilon")
 
 
@@ -65,7 +66,7 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     if len(folders) > 1:
         axes[0, 0].legend()
     figure.suptitle(", ".join(map(_title, folders, metrics)))
-    temporary = output.with_name(f"{output.stem}.tmp{output.suffix or '.png'}")
+    temporary = output.with_name(f"{output.stem}.tmp{output.suffix}")
     figure.savefig(temporary, dpi=110)
     plt.close(figure)
     temporary.replace(output)
@@ -93,6 +94,8 @@ def main(folders: Sequence[Path], output: Path) -> int:
     ]
     if not problems and not output.parent.is_dir():
         problems.append(f"--output {output}: no such folder; expected a file in one that exists")
+    if output.suffix.lower() not in _FORMATS or output.is_dir():
+        problems.append(f"--output {output}: expected a file whose name ends in {', '.join(_FORMATS)}")
     if problems:
         raise config_lib.ConfigError(problems)
     print(draw(folders, output))

@@ -109,6 +109,19 @@ class Corridor(gymnasium.Env):
         return self._room, 1.0, self._room == 6, False, {}
 
 
+def test_mujoco_is_served():
+    environment = environments.make("Hopper-v5", num_environments=2)
+    assert environment.spec.observation == ArraySpec((11,), np.float32)
+    assert environment.spec.actions == Continuous(3)
+    steps = [environment.reset(0)]
+    for _ in range(200):
+        environment.send(np.full((2, 3), 0.1, np.float32))
+        steps.append(environment.receive())
+    environment.close()
+    falls = sum((step.is_last & (step.discount == 0)).sum() for step in steps)
+    assert falls >= 2 and all(np.isfinite(step.observation).all() for step in steps)
+
+
 def test_one_of_n_states_is_seen_as_one_hot():
     gymnasium.register("ImpalaTests/Corridor-v0", Corridor)
     environment = environments.make("ImpalaTests/Corridor-v0", num_environments=2)

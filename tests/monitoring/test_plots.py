@@ -5,6 +5,7 @@ import csv
 import pytest
 from matplotlib import pyplot as plt
 
+from impala import config as config_lib
 from impala.monitoring import plots
 
 METRICS = dict(wall_seconds=60, return_mean=1, lag_mean=11, entropy=1, rho_clipped_fraction=0.5, frames_per_second=9, rss_mb=900)
@@ -61,6 +62,15 @@ def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
     write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
     write(tmp_path / "run" / "episodes.csv", [dict(frames=1, score=""), dict(frames=2, score=5.0)])
     assert plots.draw([tmp_path / "run"], tmp_path / "curves.png").exists() and drawn
+
+
+@pytest.mark.parametrize("name", ["", "curves", "curves.xyz", "nowhere/curves.png"])
+def test_a_name_that_no_picture_can_have_is_refused(tmp_path, name):
+    write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=3e6)])
+    with pytest.raises(config_lib.ConfigError, match=r"--output .*expected a file") as raised:
+        plots.main([tmp_path / "run"], tmp_path / name)
+    assert len(raised.value.lines) == 1 and [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert plots.main([tmp_path / "run"], tmp_path / "curves.PDF") == 0 and (tmp_path / "curves.PDF").stat().st_size > 5_000
 
 
 def test_a_population_shows_what_evolves_and_who_was_copied(tmp_path, drawn):
