@@ -89,7 +89,7 @@ def learner_rate(config: config_lib.Config, seconds: float) -> float:
     from impala.agents import shared
     from impala.launching import processes
 
-    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)), config.learner.num_parallel_operations)
     spec = make_environment(config, 1).spec
     network = agents.of(config).make_network(config, spec)
     learner = agents.of(config).make_learner(config, network)

@@ -244,12 +244,17 @@ def time_limit(seconds: int, message: str):
         signal.alarm(0)
 
 
-def set_tensorflow_threads(num_threads: int) -> None:
-    """Limits TensorFlow's threads in this process; must come before its first operation."""
+def set_tensorflow_threads(num_threads: int, num_parallel: int = 1) -> None:
+    """Limits TensorFlow's threads in this process; must come before its first operation.
+
+    Args:
+      num_threads: of one operation.
+      num_parallel: operations at the same time. Where they are small, more of them are better than more threads.
+    """
     import tensorflow as tf
 
     try:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(num_parallel)
     except RuntimeError:  # nodes that share a process as threads: the first one decided
         logging.info("TensorFlow is already running in this process; its threads stay as they are")

@@ -41,7 +41,7 @@ class LearnerNode:
 
         from impala.learning import weights
 
-        processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
+        processes.set_tensorflow_threads(config.learner.num_tensorflow_threads, config.learner.num_parallel_operations)
         self.device = processes.learner_device(process)
         self._config, self._run, self.is_over = config, run, False
         self._group = learner_group.join(config, index, peers, self.stop)
