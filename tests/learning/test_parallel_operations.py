@@ -1,0 +1,34 @@
+"""Operations at the same time change when an update is done, not what it does."""
+
+import subprocess
+import sys
+
+CODE = """
+import hashlib, sys
+import numpy as np
+from impala import agents, config
+from impala.agents import shared
+from impala.bench import parts
+from impala.launching import processes
+
+processes.set_tensorflow_threads(1, int(sys.argv[1]))
+settings = {"replay.min_size": 100, "agent.target_period": 3}
+chosen = config.load("configs/dqn_pong.yaml", settings)
+spec = parts.make_environment(chosen, 1).spec
+network = agents.of(chosen).make_network(chosen, spec)
+learner = agents.of(chosen).make_learner(chosen, network)
+batch = next(iter(shared.make_batches(chosen, network, spec, 0, 0)(parts.random_batch(chosen, spec))))
+before = network.trainable_variables[0].numpy()
+for _ in range(10):
+    learner.update(batch, 1e-3)
+assert np.abs(network.trainable_variables[0].numpy() - before).max() > 1e-3
+print(hashlib.sha256(b"".join(v.numpy().tobytes() for v in network.variables)).hexdigest())
+"""
+
+
+def test_parallel_operations_make_the_same_weights_bit_for_bit():
+    commands = [[sys.executable, "-c", CODE, str(number)] for number in (1, 2)]
+    running = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for c in commands]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert all(process.returncode == 0 for process in running), outputs
+    assert outputs[0][0] == outputs[1][0] != ""
