@@ -32,7 +32,8 @@ def _rate_in_group(config: config_lib.Config, index: int, addresses: list[str], 
     from impala.nodes.learner_group import make_group
 
     size = config.learner.batch_size // len(addresses)
-    processes.set_tensorflow_threads(max(1, len(os.sched_getaffinity(0)) // len(addresses)))
+    num_threads = max(1, len(os.sched_getaffinity(0)) // len(addresses))
+    processes.set_tensorflow_threads(num_threads, config.learner.num_parallel_operations)
     processes.learner_device(index)
     peers.meet(index, addresses, seconds=60, should_stop=lambda: False)
     group = make_group(config, index, addresses)

@@ -363,7 +363,7 @@ class LearnerConfig(Model):
     rmsprop_momentum: Decay = 0.0
     max_grad_norm: Annotated[Float32, Field(gt=0, le=1e12)] = 40.0
     num_tensorflow_threads: Workers = 2  # of one operation
-    num_parallel_operations: Workers = 1  # of an update, at the same time, where none needs another's result
+    num_parallel_operations: Workers = 1  # of an update that run at once, if none needs another's result
     max_lag: Count | None = None  # updates of policy lag; queue, prefetch and weight period follow, older is dropped
     num_prefetched_batches: Size | None = None  # by the feeder, each an update of lag; follows from max_lag, else 1
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)

@@ -249,7 +249,7 @@ def set_tensorflow_threads(num_threads: int, num_parallel: int = 1) -> None:
 
     Args:
       num_threads: of one operation.
-      num_parallel: operations at the same time. Where they are small, more of them are better than more threads.
+      num_parallel: how many operations run at once. With small ones this helps where more threads do not.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Operations at the same time change when an update is done, not what it does."""
+"""How many operations run at once changes how long an update takes, not its result."""
 
 import subprocess
 import sys
@@ -6,14 +6,15 @@ import sys
 CODE = """
 import hashlib, sys
 import numpy as np
+import tensorflow as tf
 from impala import agents, config
 from impala.agents import shared
 from impala.bench import parts
 from impala.launching import processes
 
 processes.set_tensorflow_threads(1, int(sys.argv[1]))
-settings = {"replay.min_size": 100, "agent.target_period": 3}
-chosen = config.load("configs/dqn_pong.yaml", settings)
+assert tf.config.threading.get_inter_op_parallelism_threads() == int(sys.argv[1])
+chosen = config.load("configs/dqn_pong.yaml", {"agent.target_period": 3})
 spec = parts.make_environment(chosen, 1).spec
 network = agents.of(chosen).make_network(chosen, spec)
 learner = agents.of(chosen).make_learner(chosen, network)
