@@ -121,8 +121,8 @@ def test_bytes_per_frame_by_hand():
         traffic.bytes_per_frame(config_lib.load(f"configs/{name}.yaml"), spec, 1000)
         for name in ("pong", "seed_pong", "ga3c_pong", "dqn_pong")
     )
-    # A step: frame, is_first, action, reward, discount, weights version, origin of six numbers. Eight windows of five frames.
-    assert dqn["steps"] == (7056 + 1 + 4 + 4 + 4 + 8 + 6 * 8) / 4 and dqn["windows"] == pytest.approx(8 * 5 * 7056 / 4, rel=0.01)
+    # A step: frame, is_first, action, reward, discount, weights version, origin of six numbers. Eight windows of 4 + 3 frames.
+    assert dqn["steps"] == (7056 + 1 + 4 + 4 + 4 + 8 + 6 * 8) / 4 and dqn["windows"] == pytest.approx(8 * 7 * 7056 / 4, rel=0.01)
     assert seed == {"observations": (7056 + 4 + 4 + 1 + 1) / 4, "answers": (4 + 8) / 4}
     assert ga3c["observations"] == (4 * 7056 + 1) / 4 and ga3c["answers"] == (24 + 4 + 8) / 4
     apex, gorila, shared = (
@@ -130,7 +130,7 @@ def test_bytes_per_frame_by_hand():
         for name, keys in (("apex", {}), ("gorila", {}), ("gorila", {"replay.shared": True}))
     )
     assert apex["weights"] == 4000 / (100 * 16) / 4, "once in 400 frames of 16 environments"
-    assert gorila == {"gradients": 250, "weights": 250, "targets": 250 / 2000}, "a gradient for every 4 steps, 16 frames"
+    assert gorila == {"gradients": 250, "weights": 250, "targets": 250 / 500}, "a gradient for every 4 steps, 16 frames"
     assert shared.keys() == gorila.keys() | {"steps", "windows"} and shared["steps"] == dqn["steps"]
     assert impala["weights"] == 4000 / (10 * 32) / 4
     assert impala["chunks"] == pytest.approx(2 * 14 * 7056 / 10 / 4, rel=0.01)
