@@ -77,11 +77,12 @@ class Learner:
           NonFiniteUpdates: `max_non_finite` updates in a row were not finite.
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
-        tensors = {name: _tensor(value) for name, value in scheduled.items()}
-        epsilon = None if epsilon is None else _tensor(epsilon)
+        numbers = dict(learning_rate=learning_rate, is_due=self.num_updates % _UNITS_PERIOD == 0, **scheduled)
+        numbers |= {} if epsilon is None else {"epsilon": epsilon}
+        self._number_names = list(numbers)  # the same in every call; the step reads them while it is traced
         with naming_lost_peers() if self._group else contextlib.nullcontext():
-            is_due = tf.convert_to_tensor(np.bool_(self.num_updates % _UNITS_PERIOD == 0))
-            applied, metrics, chunks = self._step(batch, _tensor(learning_rate), epsilon, tensors, is_due)
+            # One array: each conversion may wait for the interpreter, and of Python's numbers TensorFlow forgets none.
+            applied, metrics, chunks = self._step(batch, np.array(list(numbers.values()), np.float32))
         self.num_updates += 1
         metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))
         result = Result(self.num_updates, bool(applied), metrics, dict(zip(self._column_names, chunks.numpy())))
@@ -103,13 +104,12 @@ class Learner:
         """Returns copies of the parameters, with the number of updates that made them."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
-    def _step(
-        self, batch: Chunk, learning_rate: tf.Tensor, epsilon: tf.Tensor | None, scheduled: dict[str, tf.Tensor],
-        is_due: tf.Tensor,
-    ):  # fmt: skip
+    def _step(self, batch: Chunk, numbers: tf.Tensor):
         self.num_traces += 1  # runs while tracing only
-        if epsilon is not None:
-            self.optimizer.epsilon.assign(epsilon)
+        scheduled = dict(zip(self._number_names, tf.unstack(numbers)))
+        learning_rate, is_due = scheduled.pop("learning_rate"), scheduled.pop("is_due") > 0
+        if "epsilon" in scheduled:
+            self.optimizer.epsilon.assign(scheduled.pop("epsilon"))
         loss, computed, metrics, columns = gradients.compute(
             self._forward, self._variables, self._loss, batch, scheduled, is_due
         )
@@ -125,8 +125,3 @@ class Learner:
         metrics = metrics | {"grad_norm": norm}
         self._metric_names = list(metrics)
         return applied, tf.stack(list(metrics.values())), chunks
-
-
-def _tensor(value: float) -> tf.Tensor:
-    # From an array, not from a Python float: TensorFlow keeps every scalar it ever converted, 1 kB an update.
-    return tf.convert_to_tensor(np.array(value, np.float32))

@@ -7,7 +7,7 @@ import collections
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class Monitor:
         self.frames = int(state.get("frames", 0))
         self.updates = int(state.get("updates", 0))
         self.num_episodes = int(state.get("episodes", 0))
-        self._scores = collections.deque(state.get("scores", []), maxlen=_WINDOW)
+        self._scores = collections.deque(maxlen=_WINDOW)
+        self._take_scores(state.get("scores", []))
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
@@ -161,10 +162,14 @@ class Monitor:
         """Whether an update or a frame came since the last row."""
         return bool(self._losses) or self.frames > self._frames_at_start
 
+    def _take_scores(self, scores: Iterable[float]) -> None:
+        self._scores.extend(scores)  # the mean is asked for once an update, far more often than an episode ends
+        self._return_mean = float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
+
     @property
     def return_mean(self) -> float | None:
         """Mean score of the last 100 episodes, None before there are 100."""
-        return float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
+        return self._return_mean
 
     @property
     def evaluation_mean(self) -> float | None:
@@ -244,7 +249,7 @@ class Monitor:
                 return
             self.num_episodes += len(episodes)
             # A broken environment may have a score that is not finite, which no checkpoint could hold.
-            self._scores.extend(episode.score for episode in episodes if math.isfinite(episode.score))
+            self._take_scores(episode.score for episode in episodes if math.isfinite(episode.score))
             self._tasks.add_episodes(episodes)
             now = dict(frames=self.frames, updates=self.updates, wall_seconds=round(self.wall_seconds, 2))
             self._episodes.write(*(now | episode._asdict() for episode in episodes))
