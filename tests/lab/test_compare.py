@@ -21,7 +21,7 @@ from tests.programs import running
 
 QUICK = dict(
     schemes=["none", "vtrace"], lags=[1], replay_fractions=[0.0], learning_rates=[3e-3], entropy_costs=[0.01, 0.1],
-    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 10_000}},
+    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 5_000}},
 )  # fmt: skip
 NUM_CELLS = 2 * (2 + 2)
 

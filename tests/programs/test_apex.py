@@ -8,7 +8,7 @@ from impala import lockstep
 from impala.agents import q_learning
 from tests.programs.running import interrupted_and_resumed, refused, rows, run
 
-APEX = ["train", "--config", "configs/apex_catch.yaml"]
+APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
 
 
 @pytest.fixture(scope="module")

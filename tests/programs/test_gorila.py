@@ -12,7 +12,7 @@ from impala.learning import server as servers
 from impala.nodes import checking, workers, working
 from tests.programs.running import interrupted_and_resumed, rows, run
 
-GORILA = ["train", "--config", "configs/gorila_catch.yaml"]
+GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "2"]
 SMALL = {
     "environment.name": "catch", "network.torso": "mlp", "learner.optimizer": "adagrad", "learner.learning_rate": 0.01,
     "learner.learning_rate_schedule": "constant", "actor.num_environments": 4, "actor.num_lanes": 1,

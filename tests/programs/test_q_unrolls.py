@@ -12,7 +12,7 @@ CATCH = "configs/q_unrolls_catch.yaml"
 
 
 def test_retrace_learns_catch_from_a_queue(tmp_path):
-    result = run("train", "--config", CATCH, "--run", tmp_path / "run")
+    result = run("train", "--config", CATCH, "--run", tmp_path / "run", "--evaluator.period-seconds", 2)
     assert result.returncode == 0, result.stderr
     last = rows(tmp_path / "run")[-1]
     assert float(last["evaluation_mean"]) >= 0.95 and float(last["return_mean"]) < 0.95, "training episodes explore"
@@ -34,7 +34,7 @@ def test_two_learners_and_replay_learn_it_too(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-SMALL = {"total_frames": 6_000, "agent.target_period": 3, "learner.batch_size": 16}
+SMALL = {"total_frames": 4_500, "agent.target_period": 3, "learner.batch_size": 16}
 
 
 def final(lag=0, **overrides):
