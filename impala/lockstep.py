@@ -211,7 +211,9 @@ class ReplayLockstep:
                 batch = to_tensors(drawn, importance_exponent=exponent)
                 result = self.learner.update(batch, **scheduled(self.frames))
                 if self._is_prioritised:
-                    self.replay.update(drawn["key"], result.chunks["priority"])
+                    priority = result.chunks["priority"]
+                    is_sound = np.isfinite(priority) & (priority > 0)  # of an update that was skipped they may not be
+                    self.replay.update(drawn["key"][is_sound], priority[is_sound])
                 self.num_episodes += len(finished)
                 yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
                 finished = []
@@ -245,7 +247,10 @@ class ServedLockstep:
         self.frames, self.num_episodes = 0, 0
 
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
-        """Yields after every update, until `total_frames` (by default the configured number) were trained on."""
+        """Yields after every update, until `total_frames` (by default the configured number) were trained on.
+
+        Schedules end where the configuration says, as the server's do.
+        """
         total, finished, pushed = total_frames or self._config.total_frames, [], []
         while self.frames < total:
             worker = self._workers[len(pushed) if self._is_round else self._number % len(self._workers)]
@@ -260,7 +265,7 @@ class ServedLockstep:
                 one.answered(verdict.result())
                 one.assign(*self._server.read())
                 if one.wants_target:
-                    one.assign_target(self._server.target())
+                    one.assign_target(*self._server.target())
             pushed, self.frames = [], self._server.frames
             self.num_episodes += len(finished)
             metrics = dict(zip(worker.metrics, gradient.metrics.tolist()))

@@ -62,7 +62,9 @@ def make_behaviour(
 
 def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
     """Returns frames → ε, one for all environments: constant until the first update, then linear, then constant."""
-    agent, begin = config.agent, config.replay.min_size * spec.frames_per_step
+    each_replays = config.has_use_for("replay.shared") and not config.replay.shared  # frames are those of all bundles
+    num_replays = config.actor.num_actors if each_replays else 1
+    agent, begin = config.agent, num_replays * config.replay.min_size * spec.frames_per_step
 
     def epsilon(frames: int) -> float:
         share = min(1.0, max(0.0, (frames - begin) / agent.epsilon_frames))

@@ -32,7 +32,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
     """Returns `num_chunks` chunks of new episodes, acted by `weights`, as one batch.
 
     Chunks begin anywhere in an episode: they are drawn from 500 steps or more of 64 environments, which do not
-    begin together; the first 200 steps are dropped.
+    begin together; the first 200 steps or more are dropped.
     """
     environment = _Staggered([parts.make_environment(config, 4) for _ in range(16)])
     network = actor_critic.make_network(config, environment.spec)
@@ -44,7 +44,7 @@ def play(config: Config, weights: Weights, *, num_chunks: int, seed: int) -> Chu
         behaviour=actor_critic.make_behaviour(config, environment.spec),
     )  # fmt: skip
     n, unroll_length = environment.num_environments, config.learner.unroll_length
-    num_skipped, num_wanted = n * (200 // unroll_length), max(num_chunks, n * (500 // unroll_length))
+    num_skipped, num_wanted = n * -(-200 // unroll_length), max(num_chunks, n * -(-500 // unroll_length))
     for _ in actor.steps(seed):
         if len(played) >= num_skipped + num_wanted:
             break

@@ -62,7 +62,7 @@ class GridConfig(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _check(self):
-        for name in ("schemes", "lags", "replay_fractions", "learning_rates", "entropy_costs"):
+        for name in ("schemes", "lags", "replay_fractions", "learning_rates", "entropy_costs", "policy_epsilons"):
             if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
                 raise ValueError(f"{name}: {repeated[0]} is named twice; expected each once")
         words = [*typing.get_args(config_lib.Correction), *typing.get_args(config_lib.QCorrection)]

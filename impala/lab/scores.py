@@ -160,13 +160,17 @@ def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
     random = np.random.default_rng(0)
     tasks = list(zip(*groups))
     point = np.array([value(*(seeds[None] for seeds in task))[0] for task in tasks])  # [tasks]
-    drawn = np.array([
-        value(*(random.choice(seeds, (_NUM_BOOTSTRAP, len(seeds))) for seeds in task)) for task in tasks
-    ])  # fmt: skip  # [tasks, R]
-    picks = random.integers(len(tasks), size=drawn.shape)
+
+    def resampled(task, number=_NUM_BOOTSTRAP) -> np.ndarray:  # [number]
+        return value(*(random.choice(seeds, (number, len(seeds))) for seeds in task))
+
+    drawn = np.array([resampled(task) for task in tasks])  # [tasks, R]
+    of_tasks, picks = np.empty_like(drawn), random.integers(len(tasks), size=drawn.shape)
+    for place, picked in zip(of_tasks, picks):  # a task that is drawn twice has other seeds each time
+        for index, task in enumerate(tasks):
+            place[picked == index] = resampled(task, np.count_nonzero(picked == index))
     intervals = [
-        tuple(float(x) for x in np.percentile(reduce(numbers, axis=0), [2.5, 97.5]))
-        for numbers in (drawn, np.take_along_axis(drawn, picks, axis=0))
+        tuple(float(x) for x in np.percentile(reduce(numbers, axis=0), [2.5, 97.5])) for numbers in (drawn, of_tasks)
     ]
     return Estimate(float(reduce(point, axis=0)), *intervals)
 

@@ -79,8 +79,8 @@ class Epochs:
         return taken
 
     def put_back(self, taken: np.ndarray) -> None:
-        """Restores increments that did not reach the server."""
-        self._increments += taken
+        """Restores increments that were refused, but for the KL, by which the other workers have adapted β already."""
+        self._increments += self._statistics.without_kl(taken)
 
     def __call__(self, unroll: Chunk) -> Iterator[Batch]:
         has_core = not isinstance(unroll.core_state, tuple)
@@ -98,7 +98,8 @@ class Epochs:
                 batch = choose(rows)
                 if self._plan.normalise == "minibatch":
                     batch = batch._replace(advantage_tm1=normalised(batch.advantage_tm1, batch.valid_t))
-                # Each row is fresh in exactly one pass, and each pass has some, so that the run's frames rise steadily.
+                # Each row is fresh in exactly one pass. Transitions are spread over all passes, so that the run's frames
+                # rise steadily; unrolls, where there are fewer than passes, over the first ones.
                 yield batch._replace(
                     is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
                     beta=np.float32(self._statistics.beta(self.state)),

@@ -63,7 +63,9 @@ class Group:
         if self._is_mean:
             gradients = [gradient / num_rows for gradient in gradients]
         if _IMPORTANCE in columns:
-            gradients = [gradient / tf.reduce_max(columns[_IMPORTANCE]) for gradient in gradients]
+            largest = tf.reduce_max(columns[_IMPORTANCE])
+            gradients = [gradient / largest for gradient in gradients]
+            columns["loss"] *= columns[_IMPORTANCE] / largest
         combined = {name: self._combine(name, column, columns["num_rows"]) for name, column in columns.items()}
         chunks = tf.concat(tf.unstack(tf.reshape(table[:, len(names) :], [self.size, *chunks.shape])), axis=1)
         return gradients, combined, tf.cast(chunks, tf.float64)

@@ -140,10 +140,10 @@ class ParameterServer:
         with self._changed:
             return self.version, self.frames, [variable.numpy() for variable in self._variables], self.statistics
 
-    def target(self) -> list[np.ndarray]:
-        """Returns the parameters as they were at the last multiple of the target's period."""
+    def target(self) -> tuple[int, list[np.ndarray]]:
+        """Returns how many periods of the target there were, and the parameters at the end of the last."""
         with self._changed:
-            return self._target
+            return self.version // self._rules.target_period, self._target
 
     def copy(self) -> State:
         """Returns a copy of everything; pushes wait meanwhile."""

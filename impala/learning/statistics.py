@@ -51,6 +51,10 @@ class Statistics:
             merged[0] = self._adapt(float(state[0]), max(0.0, float(increments[0] / increments[1])))
         return merged
 
+    def without_kl(self, increments: np.ndarray) -> np.ndarray:
+        """Returns increments that adapt no β, otherwise the same."""
+        return np.concatenate([np.zeros_like(increments[:2]), increments[2:]])
+
     def beta(self, state: np.ndarray) -> float:
         """Returns the penalty's coefficient, 0 if there is none."""
         return float(state[0]) if self.has_penalty else 0.0

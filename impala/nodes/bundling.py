@@ -103,11 +103,11 @@ class Bundle(Base):
         """Whether the server has renewed θ⁻ since this worker fetched it."""
         return self.version // self._config.agent.target_period != self._target
 
-    def assign_target(self, arrays: Sequence) -> None:
+    def assign_target(self, number: int, arrays: Sequence) -> None:
         """See `Base`."""
         for variable, array in zip(self.network.target_variables, arrays, strict=True):
             variable.assign(array)
-        self._target = self.version // self._config.agent.target_period
+        self._target = number
 
 
 class InMemory:

@@ -115,8 +115,8 @@ class ShardNode:
                 raise Refused("the server ends")
         return self.server.read()
 
-    def target(self) -> list:
-        """Returns the parameters of θ⁻ of this shard."""
+    def target(self) -> tuple[int, list]:
+        """Returns the number and the parameters of θ⁻ of this shard."""
         return self.server.target()
 
     def copy(self) -> tuple:

@@ -60,11 +60,13 @@ class WorkerNode:
         """Takes over the server's θ⁻."""
         from impala.acting import remote
 
-        arrays = [None] * len(self._worker.variables)
+        arrays, numbers = [None] * len(self._worker.variables), []
         for shard, pending in zip(self._shards, [remote.over_rpc(s.futures.target)() for s in self._servers]):
-            for tensor, array in zip(shard.tensors, remote.result_of(pending, self._stop.is_set), strict=True):
+            number, of_shard = remote.result_of(pending, self._stop.is_set)
+            numbers.append(number)
+            for tensor, array in zip(shard.tensors, of_shard, strict=True):
                 arrays[tensor] = array
-        self._worker.assign_target(arrays)
+        self._worker.assign_target(min(numbers), arrays)  # where a shard is behind, it is asked again
 
     def _request(self, server, shard: exchanging.Shard, life: int):
         """Returns the configured way to push: through shared memory, or over RPC."""

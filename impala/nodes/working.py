@@ -99,8 +99,8 @@ class Base:
 
     wants_target = False  # whether it is time for `assign_target`
 
-    def assign_target(self, arrays: Sequence) -> None:
-        """Takes over the parameters of θ⁻."""
+    def assign_target(self, number: int, arrays: Sequence) -> None:
+        """Takes over the parameters of θ⁻, the server's `number`th."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -303,10 +303,13 @@ def test_numbers_over_tasks_with_different_numbers_of_seeds(reduce, numpys):
     assert over_tasks[0] < over_seeds[0] <= value <= over_seeds[1] < over_tasks[1]
 
 
-def test_tasks_that_agree_widen_no_interval_and_seeds_that_agree_leave_the_tasks():
-    seeds = np.array([0.0, 1.0, 2.0, 5.0])
+def test_tasks_that_agree_widen_no_interval_and_seeds_that_agree_leave_the_tasks(monkeypatch):
+    monkeypatch.setattr(scores_lib, "_NUM_BOOTSTRAP", 2_000)
+    seeds = np.random.default_rng(2).normal(size=20)
     one_task, three = scores_lib.mean_of_tasks([seeds]), scores_lib.mean_of_tasks([np.full(3, x) for x in (0.0, 1.0, 5.0)])
-    assert one_task.over_seeds == one_task.over_tasks
+    assert one_task.over_tasks == pytest.approx(one_task.over_seeds, abs=0.1)
+    alike = scores_lib.mean_of_tasks(5 * [seeds])  # a task that is drawn twice has other seeds each time
+    assert np.ptp(alike.over_tasks) == pytest.approx(np.ptp(alike.over_seeds), rel=0.1)
     assert three.over_seeds == (2.0, 2.0) and three.over_tasks[0] < 1.0 < 3.0 < three.over_tasks[1]
 
 

@@ -164,6 +164,7 @@ NAN = float("nan")
     (dict(tasks={"pnog": {"scale": [0.0, 1.0]}}), "pnog.yaml: No such file or directory"),
     (dict(schemes=["vtrace", "vtrace"]), "schemes: vtrace is named twice; expected each once"),
     (dict(lags=[1, 2, 1]), "lags: 1 is named twice"),
+    (dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "sweep": False}}), "tasks: none is swept; expected one to choose among"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "num_seeds": 0}}), "tasks.catch.num_seeds: got 0"),
     (dict(tasks={"catch": {"scale": [1.0, 1.0]}}), "expected the return that counts as 0, then a larger one"),

@@ -163,5 +163,6 @@ def test_weights_of_importance_are_shares_of_the_largest_of_all_learners(reducti
     for gradients, combined, of_all in found.values():
         np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
         assert combined["importance_max"] == metrics["importance_max"] == 4.0
+        assert float(combined["loss"]) == pytest.approx(float(metrics["loss"]), rel=1e-5)
         np.testing.assert_allclose(of_all, columns, rtol=1e-6)
     assert len(found) == 2

@@ -37,8 +37,15 @@ def test_beta_doubles_and_halves_by_the_mean_kl_of_all_workers():
     assert FULL.merge(state, np.zeros(FULL.size)).tolist() == state.tolist()
 
 
+def test_what_a_refused_gradient_brought_comes_later_but_adapts_beta_no_more():
+    seen = FULL.of_kl(2.0, 100) + FULL.of_observations(np.ones([4, 3])) + FULL.of_returns(np.array([1.0, 3.0]))
+    state = FULL.merge(FULL.merge(FULL.initial(), seen), FULL.without_kl(seen))
+    assert FULL.beta(state) == 2.0
+    assert state[2:].tolist() == (2 * seen[2:]).tolist() and seen[0] == 2.0
+
+
 def test_where_nothing_is_shared_there_is_nothing():
     assert NOTHING.size == 0 and NOTHING.initial().shape == (0,) and NOTHING.beta(NOTHING.initial()) == 0.0
-    assert NOTHING.merge(NOTHING.initial(), np.zeros(0)).shape == (0,)
+    assert NOTHING.merge(NOTHING.initial(), np.zeros(0)).shape == NOTHING.without_kl(np.zeros(0)).shape == (0,)
     alone = Statistics(returns_discount=0.5)
     assert alone.merge(alone.initial(), alone.of_returns(np.array([1.0, 3.0])))[-3:].tolist() == [2.0, 4.0, 10.0]

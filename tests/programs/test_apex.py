@@ -122,6 +122,19 @@ def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent):
     training.close()
 
 
+def test_an_update_that_is_not_finite_changes_no_priority():
+    training = make_lockstep()
+    updates = training.updates()
+    next(updates)
+    for variable in training.network.target_variables:
+        variable.assign(variable * np.nan)
+    before = training.replay._priorities[: training.replay.num_inserted].copy()
+    next(updates)
+    assert training.learner.num_skipped == 1 and np.isfinite(training.replay._priorities).all()
+    np.testing.assert_array_equal(training.replay._priorities[: len(before)], before)
+    training.close()
+
+
 def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path):
     import tensorflow as tf
 

@@ -7,7 +7,7 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
-from impala.agents import shared
+from impala.agents import q_learning, shared
 from impala.learning import server as servers
 from impala.nodes import checking, workers, working
 from tests.programs.running import interrupted_and_resumed, rows, run
@@ -68,6 +68,28 @@ def test_the_target_is_that_of_a_multiple_of_its_period_on_every_bundle():
     training.close()
     assert sorted(copies) == [0, 30, 60, 90]
     assert any((a != b).any() for a, b in zip(copies[30], copies[60]))
+
+
+def test_where_a_shard_has_an_older_target_than_another_it_is_asked_again():
+    made = config(actor__num_actors=2)
+    worker = workers.make(made, checking.check(made), 0)
+    arrays = [variable.numpy() for variable in worker.variables]
+    worker.assign(60, 0, arrays, None)
+    assert worker.wants_target
+    worker.assign_target(min(2, 1), arrays)  # the second shard has not renewed its part
+    assert worker.wants_target
+    worker.assign_target(min(2, 2), arrays)
+    assert not worker.wants_target
+    worker.close()
+
+
+@pytest.mark.parametrize("is_shared, num_filled", [(False, 300), (True, 100)])
+def test_exploration_falls_from_the_first_update_on(is_shared, num_filled):
+    """Each of three bundles fills its replay with 100 transitions before, or all together do."""
+    made = config(actor__num_actors=3, replay__shared=is_shared)
+    epsilon = q_learning.make_exploration(made, checking.check(made))
+    assert epsilon(num_filled) == made.agent.epsilon_start > epsilon(num_filled + 1)
+    assert epsilon(num_filled + 300) == pytest.approx(made.agent.epsilon_end)
 
 
 def test_the_server_refuses_an_outlier_and_counts_its_steps_with_the_next_gradient():
