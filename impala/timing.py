@@ -23,9 +23,8 @@ class TimeAccount:
         """Returns each part's share of the time since the last call, and starts anew."""
         now = time.perf_counter()
         elapsed, self._started = max(now - self._started, 1e-9), now
-        shares = {name: seconds / elapsed for name, seconds in self._seconds.items()}
-        self._seconds = {}
-        return shares
+        seconds, self._seconds = self._seconds, {}  # another thread may be adding
+        return {name: part / elapsed for name, part in dict(seconds).items()}
 
     def fraction(self, name: str) -> float:
         """Returns the share of one part, and starts anew for all."""

@@ -36,14 +36,17 @@ def patience(doing: str, seconds: float) -> float:
 class Pulse:
     """The event that asks a node to stop; asking it, or waiting for it, in the node's own thread is a sign of life.
 
+    Where other threads are watched as well, the node is as silent as the one that asked longest ago.
+
     Args:
       name: of the node, like "actor/0".
       event: set when it is time to stop.
     """
 
     def __init__(self, name: str, event: threading.Event):
-        self.name, self._event, self._owner = name, event, threading.get_ident()
-        self._asked, self._facts, self._doing = time.monotonic(), {}, "starting"
+        self.name, self._event = name, event
+        self._asked, self._watching = {threading.get_ident(): time.monotonic()}, threading.Lock()  # by thread
+        self._facts, self._doing = {}, "starting"
         self._socket, self._sending = None, threading.Lock()
         if os.environ.get(ADDRESS_VARIABLE):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -51,9 +54,20 @@ class Pulse:
 
     def is_set(self) -> bool:
         """Returns whether it is time to stop."""
-        if threading.get_ident() == self._owner:
-            self._asked = time.monotonic()
+        if (thread := threading.get_ident()) in self._asked:
+            self._asked[thread] = time.monotonic()
         return self._event.is_set()
+
+    @contextlib.contextmanager
+    def watched(self):
+        """Within it, the calling thread is watched as well."""
+        with self._watching:
+            self._asked[threading.get_ident()] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._watching:
+                del self._asked[threading.get_ident()]
 
     def set(self) -> None:
         """Asks the node to stop."""
@@ -76,7 +90,8 @@ class Pulse:
 
     @doing.setter
     def doing(self, what: str) -> None:
-        self._doing, self._asked = what, time.monotonic()
+        with self._watching:
+            self._doing, self._asked = what, dict.fromkeys(self._asked, time.monotonic())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -91,8 +106,10 @@ class Pulse:
         """Sends a sign of life, if there is a launcher to hear it."""
         if self._socket is None:
             return
+        with self._watching:
+            asked = min(self._asked.values())
         beat = dict(
-            name=self.name, age=time.monotonic() - self._asked, doing=self._doing, rss_mb=_resident_mb(),
+            name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),
             facts=dict(self._facts),
         )  # fmt: skip
         with self._sending, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy

@@ -99,7 +99,7 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them
     end_on_sigterm()
-    pulse.beat(each_second=_Grace(pulse, launcher))
+    pulse.beat(each_second=_Grace(pulse, launcher, (40 if role.stores else 4) * GRACE_SECONDS))
     return pulse
 
 
@@ -125,17 +125,21 @@ class _Grace:
     """Called every second, from a thread: ends a process that was asked to stop long ago or lost its launcher.
 
     If the main thread is in a call that lets no signal handler of Python's run, nothing else would end it.
+
+    Args:
+      saving_seconds: for so long a process may save beyond its grace period. A replay table may hold gigabytes.
     """
 
-    def __init__(self, pulse: beats.Pulse, launcher: int):
-        self._pulse, self._launcher, self._since, self._saved_seconds = pulse, launcher, None, 0.0
+    def __init__(self, pulse: beats.Pulse, launcher: int, saving_seconds: float):
+        self._pulse, self._launcher, self._since = pulse, launcher, None
+        self._saved_seconds, self._most_seconds = 0.0, saving_seconds
 
     def __call__(self) -> None:
         if os.getppid() != self._launcher:
             self._pulse.set()
         if not self._pulse.is_set():
             return
-        if self._since is None or self._pulse.doing == "saving" and self._saved_seconds < 4 * GRACE_SECONDS:
+        if self._since is None or self._pulse.doing == "saving" and self._saved_seconds < self._most_seconds:
             self._saved_seconds += 1.0  # called every second; the grace period begins anew when all is saved
             self._since = time.monotonic()
         if time.monotonic() - self._since > GRACE_SECONDS:

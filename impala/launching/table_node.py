@@ -58,6 +58,7 @@ class TableNode(lp.PyNode):
             processes.begin(stop)
             self._watch(server, workers, stop, float("inf"))
         else:
+            stop.doing = "saving"  # reading what was saved may take as long
             server, words = self._keeper.serve(self._make_tables, port)
             stop.note(says=words)
             processes.begin(stop)

@@ -98,8 +98,8 @@ class Epochs:
                 batch = choose(rows)
                 if self._plan.normalise == "minibatch":
                     batch = batch._replace(advantage_tm1=normalised(batch.advantage_tm1, batch.valid_t))
-                # Each row is fresh in exactly one pass. Transitions are spread over all passes, so that the run's frames
-                # rise steadily; unrolls, where there are fewer than passes, over the first ones.
+                # Each row is fresh in exactly one pass. Transitions are spread over all passes, so that the run's
+                # frames rise steadily; unrolls, where there are fewer than passes, over the first ones.
                 yield batch._replace(
                     is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
                     beta=np.float32(self._statistics.beta(self.state)),

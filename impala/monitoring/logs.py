@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ _DAMAGED = ".damaged"
 class CsvLog:
     """Appends rows to a CSV file; an existing file is continued, without the rows past a resumed checkpoint.
 
+    `last` holds the checkpoint's `updates`, and its `frames` where rows have them: an agent that replays plays before
+    its first update. If it is empty, the file is begun anew.
+
     The file stays under `max_bytes`: when it is full, every second row is removed, and from then on only every second
     one is written. Rows that belong together, `num_together` of them, are kept or left out together. A full disk loses
     whole rows, which are counted, never parts of one. If a file is partly unreadable, its readable rows stay, and a
@@ -28,7 +31,7 @@ class CsvLog:
     """
 
     def __init__(
-        self, path: str | Path, columns: tuple[str, ...], *, last_update: int, max_bytes: int = MAX_BYTES,
+        self, path: str | Path, columns: tuple[str, ...], *, last: Mapping[str, int], max_bytes: int = MAX_BYTES,
         num_together: int = 1,
     ):  # fmt: skip
         self._path, self._columns, self._max_bytes = Path(path), columns, max_bytes
@@ -36,11 +39,11 @@ class CsvLog:
         self.num_failed = 0  # rows, and whole files, that the disk did not take
         self._file = None
         # Contents to be written; until the disk has room for them, the file stays as it was and takes no rows.
-        self._pending: bytes | None = encoded(self._kept(last_update) if last_update else [], columns, with_header=True)
+        self._pending: bytes | None = encoded(self._kept(last) if last else [], columns, with_header=True)
         self._trying(self._install, num_rows=1)
 
-    def _kept(self, last_update: int) -> list[dict[str, str]]:
-        """Returns the rows of the file up to an update; sets a copy aside if not all of it can be read."""
+    def _kept(self, last: Mapping[str, int]) -> list[dict[str, str]]:
+        """Returns the rows of the file that are not past `last`; sets a copy aside if not all of it can be read."""
         try:
             header, rows, num_unreadable = _parsed(self._path.read_bytes())
         except FileNotFoundError:
@@ -50,12 +53,12 @@ class CsvLog:
             return []
         if "updates" not in header and len(header) == len(self._columns):  # the header is damaged
             rows, num_unreadable = [dict(zip(self._columns, row.values())) for row in rows], max(1, num_unreadable)
-        updates = [_number(row.get("updates") or "0") for row in rows]
-        num_unreadable += sum(map(math.isnan, updates))
+        counts = [{name: _number(row.get(name) or "0") for name in last} for row in rows]
+        num_unreadable += sum(math.isnan(count["updates"]) for count in counts)
         if num_unreadable:
             kept = _set_aside(self._path)
             logging.warning("%s: %d lines cannot be read and are left out; %s", self._path, num_unreadable, kept)
-        return [row for row, update in zip(rows, updates) if update <= last_update]
+        return [row for row, count in zip(rows, counts) if all(count[name] <= last[name] for name in last)]
 
     def _install(self) -> None:
         """Replaces the file by `_pending`."""

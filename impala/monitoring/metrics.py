@@ -133,8 +133,9 @@ class Monitor:
         self._scores = collections.deque(maxlen=_WINDOW)
         self._take_scores(state.get("scores", []))
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
-        self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last_update=self.updates)
-        self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last_update=self.updates)
+        last = dict(updates=self.updates, frames=self.frames) if state else {}
+        self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last=last)
+        self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last=last)
         self._tasks = TaskLog(folder, tasks, frames_per_step=frames_per_step, state=state)
         self._tensorboard = TensorBoard(folder)
         self._lock = threading.Lock()
@@ -226,9 +227,12 @@ class Monitor:
             self.frames += count * self._frames_per_step
 
     def add_evaluation(self, mean: float) -> None:
-        """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks."""
+        """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks.
+
+        One that is not finite is not taken, as with episodes.
+        """
         with self._lock:
-            if not self._is_over:
+            if not self._is_over and math.isfinite(mean):
                 self._evaluations.append(mean)
 
     def add_wait(self, seconds: float) -> None:
@@ -291,7 +295,7 @@ class Monitor:
                 queue_fill=queue_fill if queue_fill is not None else 0.0,
             )
             self._last_row = row | {"tasks": tasks}
-            self._metrics.write(row)
+            self._metrics.write({name: row[name] for name in COLUMNS if name in row})  # an own agent may have others
             self._begin_period()
         by_task = {f"tasks/{task['environment']}/return_mean": task["return_mean"] for task in tasks if len(tasks) > 1}
         self._tensorboard.write(row | by_task, lags)

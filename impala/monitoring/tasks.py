@@ -36,7 +36,8 @@ class TaskLog:
         self._log = None
         if len(names) > 1:
             self._log = CsvLog(
-                folder / "tasks.csv", TASK_COLUMNS, last_update=int(state.get("updates", 0)), num_together=len(names)
+                folder / "tasks.csv", TASK_COLUMNS, last=dict(updates=int(state["updates"])) if state else {},
+                num_together=len(names),
             )
 
     def add_update(self, chunks: dict[str, np.ndarray]) -> None:

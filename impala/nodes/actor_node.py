@@ -2,7 +2,9 @@
 
 from impala import agents
 from impala.config import Config
+from impala.nodes.closing import close_all
 from impala.nodes.parts import lane_seed, make_actor, make_environment
+from impala.nodes.replaying import wait_for_server
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, Origin
@@ -23,10 +25,10 @@ class ActorNode:
 
         self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
-        self._config, self._spec, self._index = config, spec, index
+        self._config, self._spec, self._index, self._environments = config, spec, index, []
         self._reports, self._incarnation = reports, processes.incarnation(run.incarnation)
         for table in tables:
-            table.server_info(timeout=60)  # a writer would wait for a missing server for ever
+            wait_for_server(table, self._stop)
         self._network = agents.of(config).make_network(config, spec, on_cpu=True)
         variables = list(self._network.trainable_variables)
         self._fetcher = Fetcher(
@@ -52,8 +54,9 @@ class ActorNode:
         for lane in range(actor.num_lanes):
             task = self._config.task_of(self._index, lane)
             origin = Origin(self._config.seed, self._index, lane * num_each, self._incarnation, 0, task)
+            self._environments.append(make_environment(self._config, num_each, actor.num_lane_threads, task))
             lanes.append(make_actor(
-                make_environment(self._config, num_each, actor.num_lane_threads, task), outputs,
+                self._environments[-1], outputs,
                 seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first updates its weights for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
@@ -83,4 +86,5 @@ class ActorNode:
                 self._fetcher.prefetch()
             if report.is_due():
                 report.send(actors.total_fractions(self._lanes, self._sink.blocked_fraction()))
+        close_all(self._environments)
         processes.finish()

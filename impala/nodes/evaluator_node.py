@@ -1,6 +1,7 @@
 """What runs inside the evaluator's process."""
 
 import logging
+import math
 import time
 
 from impala import agents
@@ -79,6 +80,9 @@ class EvaluatorNode:
         self._count, self._evaluated = self._count + 1, weights.version
         means = {name: sum(of_task) / len(of_task) for name, of_task in played.items()}
         fitness = scores.fitness(means)
+        if not math.isfinite(fitness):  # no checkpoint could hold it
+            logging.error("update %d: a score is not finite, so its evaluation is not kept: %s", weights.version, means)
+            return means
         try:
             for name, of_task in played.items():
                 evaluations.append(self._folder, evaluations.row_of(

@@ -176,7 +176,8 @@ class Head:
     def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
         """Writes what is left to write; returns the status and the words to end with."""
         self._stop.note(is_done=self.is_done())  # or told to end by somebody who is not the launcher
-        if self.has_trained:
+        if self.has_trained or self.monitor.frames > int(self.state.get("frames", 0)):  # played, before an update
+            self.note_progress()
             if self.monitor.has_progressed:
                 log()
             if self.save():

@@ -47,7 +47,7 @@ class Member:
         self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
         self._seed, self._others = config.seed, _others(config, index, folder)
         path = folder / config.member_name(index) / "population.csv"
-        self._log = CsvLog(path, (*COLUMNS, *self.factors), last_update=state.get("updates", 0))
+        self._log = CsvLog(path, (*COLUMNS, *self.factors), last=dict(updates=state["updates"]) if state else {})
 
     def is_due(self, *, frames: int, episodes: int) -> bool:
         """Returns whether it is time to evolve."""

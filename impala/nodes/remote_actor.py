@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 
 from impala.config import Config
+from impala.nodes.closing import close_all
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
@@ -39,7 +40,7 @@ class RemoteActorNode(abc.ABC):
         from impala.acting import actors, remote
         from impala.launching import processes
 
-        report = Reporter(self._learners[0], self._index, self._incarnation)
+        report, self._environments = Reporter(self._learners[0], self._index, self._incarnation), []
         try:
             lanes = [self._lane(lane) for lane in range(self._config.actor.num_lanes)]
             processes.begin(self._stop)
@@ -55,12 +56,14 @@ class RemoteActorNode(abc.ABC):
                     report.send(actors.total_fractions((actor for actor, _ in lanes), self._blocked_fraction()))
         except remote.Stopped:
             pass
+        close_all(self._environments)
         processes.finish()
 
     def _lane(self, lane: int) -> tuple:
         config, actor, index = self._config, self._config.actor, self._index
         task, seed = config.task_of(index, lane), lane_seed(config, self._incarnation, index, lane)
         environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
+        self._environments.append(environment)
         first = lane * actor.num_lane_environments
         origin = Origin(config.seed, index, first, self._incarnation, 0, task)
         return self._make_actor(environment, origin, seed), seed

@@ -1,5 +1,6 @@
 """From a configuration to a replay table, and to the source of a learner whose batches all come from it."""
 
+import logging
 import math
 
 from impala import agents
@@ -76,13 +77,24 @@ def from_replay(place: Place, table):
 
 
 def wait_for(table, stop):
-    """Waits until the replay table answers (it may be reading a large copy; a writer would hang). Returns its info."""
-    from impala.replay import sources, tables
+    """Waits until the replay table answers (see `wait_for_server`). Returns its info."""
+    from impala.replay import tables
 
-    while (info := sources.info_of(table, tables.REPLAY)) is None:
+    return wait_for_server(table, stop)[tables.REPLAY]
+
+
+def wait_for_server(table, stop) -> dict:
+    """Waits until a table's server answers: it may be reading a large copy, and a writer would wait for ever.
+
+    Returns the info of its tables.
+    """
+    while True:
+        try:
+            return table.server_info(timeout=2)
+        except Exception as error:
+            logging.warning("the table did not answer: %s", error)
         if stop.wait(1.0):
-            raise RuntimeError("stopped before the replay table answered")
-    return info
+            raise RuntimeError("stopped before the table answered")
 
 
 def say_what_is_there(learning, size: int, min_size: int) -> None:

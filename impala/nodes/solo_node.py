@@ -77,11 +77,12 @@ class SoloNode(WithLearner):
         self._crew.check()
 
     def _act(self) -> None:
-        for _ in range(_YIELDS):
-            if self._should_stop():
-                return
-            if episodes := next(self._steps):
-                self.learning.head.monitor.add_episodes(episodes)
+        with self.learning.stop.watched():  # an environment may hang
+            for _ in range(_YIELDS):
+                if self._should_stop():
+                    return
+                if episodes := next(self._steps):
+                    self.learning.head.monitor.add_episodes(episodes)
 
     def _report(self) -> None:
         from impala.acting import actors

@@ -24,8 +24,10 @@ class MemoryEstimate:
         """Returns whether another look is needed."""
         return self.full_mb is None
 
-    def look(self, num_items: int, resident_mb: float) -> None:
-        """Takes the number of items in the table, and the resident megabytes of its process at that time."""
+    def look(self, num_items: int, resident_mb: float | None) -> None:
+        """Takes the number of items in the table, and the resident megabytes of its process, None if unknown."""
+        if resident_mb is None:  # e.g. with --threads, where the table has no process of its own
+            return
         if self._first is None:
             self._first = num_items, resident_mb
         elif self.is_open and num_items >= self._enough and num_items > self._first[0]:

@@ -46,6 +46,31 @@ def test_asking_whether_to_stop_is_a_sign_of_life_and_nothing_else_is(listener):
     wait_for(lambda: listener.node("actor/3").silent_seconds < 0.4)
 
 
+def test_a_node_is_as_silent_as_the_thread_that_is_watched_and_hangs(listener):
+    """As where one thread learns and another steps environments."""
+    pulse, hangs, goes_on = beats.Pulse("learner/0", threading.Event()), threading.Event(), threading.Event()
+
+    def play():
+        with pulse.watched():
+            pulse.is_set()
+            hangs.set()
+            goes_on.wait(10.0)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    hangs.wait(5.0)
+    time.sleep(0.4)
+    assert not pulse.is_set(), "the node's own thread is well"
+    pulse.send()
+    wait_for(lambda: listener.has_heard("learner/0"))
+    assert listener.node("learner/0").silent_seconds >= 0.4
+    goes_on.set()
+    thread.join()
+    assert not pulse.is_set()
+    pulse.send()
+    wait_for(lambda: listener.node("learner/0").silent_seconds < 0.4)
+
+
 def test_waiting_is_a_sign_of_life_and_ends_when_asked_to_stop(listener):
     stop = threading.Event()
     pulse = beats.Pulse("table/0", stop)

@@ -14,7 +14,7 @@ BIG = "x" * 5_000  # more than a page: of a full disk a row of this takes the re
 
 
 def test_files_stay_under_their_bound(tmp_path):
-    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "text"), last_update=0, max_bytes=10_000)
+    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "text"), last={}, max_bytes=10_000)
     for i in range(5000):
         log.write(dict(updates=i, text="x" * 20))
     assert (tmp_path / "x.csv").stat().st_size <= 10_100
@@ -36,7 +36,7 @@ def lines_are_whole(path):
 
 def test_a_full_disk_costs_whole_rows_and_not_the_run(caplog):
     with small_disk(64) as disk:
-        log = logs.CsvLog(disk / "x.csv", COLUMNS, last_update=0)
+        log = logs.CsvLog(disk / "x.csv", COLUMNS, last={})
         log.write(dict(updates=1, text="first"))
         with full_disk(disk):
             log.write(dict(updates=2, text=BIG))
@@ -54,8 +54,8 @@ def test_a_log_that_begins_on_a_full_disk_leaves_what_is_there_and_goes_on_when_
         (disk / "old.csv").write_bytes(logs.encoded([dict(updates=n, text=BIG) for n in (1, 2, 9)], COLUMNS, with_header=True))
         before = (disk / "old.csv").read_bytes()
         with full_disk(disk):
-            old = logs.CsvLog(disk / "old.csv", COLUMNS, last_update=2)
-            new = logs.CsvLog(disk / "new.csv", COLUMNS, last_update=0)
+            old = logs.CsvLog(disk / "old.csv", COLUMNS, last=dict(updates=2))
+            new = logs.CsvLog(disk / "new.csv", COLUMNS, last={})
             assert old.num_failed == new.num_failed == 1
             for log in (old, new):
                 log.write(dict(updates=3, text="lost"))
@@ -70,7 +70,7 @@ def test_a_log_that_begins_on_a_full_disk_leaves_what_is_there_and_goes_on_when_
 
 def test_a_disk_that_is_full_while_a_file_is_thinned_costs_rows_only():
     with small_disk(64) as disk:
-        log = logs.CsvLog(disk / "x.csv", COLUMNS, last_update=0, max_bytes=20_000)
+        log = logs.CsvLog(disk / "x.csv", COLUMNS, last={}, max_bytes=20_000)
         for n in range(2):
             log.write(dict(updates=n, text=BIG))
         (disk / "almost all").write_bytes(bytes(64_000 - 24_000))
@@ -87,11 +87,11 @@ def test_a_disk_that_is_full_while_a_file_is_thinned_costs_rows_only():
 
 
 def test_rows_of_a_log_that_is_closed_or_whose_folder_is_gone_are_lost_and_counted(tmp_path):
-    log = logs.CsvLog(tmp_path / "x.csv", COLUMNS, last_update=0)
+    log = logs.CsvLog(tmp_path / "x.csv", COLUMNS, last={})
     log.close()
     log.close()
     log.write(dict(updates=1, text=""))
-    gone = logs.CsvLog(tmp_path / "not" / "there.csv", COLUMNS, last_update=5)
+    gone = logs.CsvLog(tmp_path / "not" / "there.csv", COLUMNS, last=dict(updates=5))
     gone.write(dict(updates=1, text=""))
     gone.close()
     assert (log.num_failed, gone.num_failed) == (1, 2)
@@ -154,7 +154,7 @@ def test_a_damaged_log_keeps_its_readable_rows_and_a_copy(tmp_path, caplog, dama
     path = tmp_path / "x.csv"
     damaged = change(logs.encoded(GOOD, COLUMNS, with_header=True))
     path.write_bytes(damaged)
-    log = logs.CsvLog(path, COLUMNS, last_update=4)
+    log = logs.CsvLog(path, COLUMNS, last=dict(updates=4))
     log.write(dict(updates=6, text="new"))
     assert [int(row["updates"]) for row in logs.read_csv(path)] == [n for n in left if n <= 4] + [6]
     assert path.read_bytes().startswith(b"updates,text\r\n") and log.num_failed == 0
@@ -167,13 +167,13 @@ def test_a_damaged_log_keeps_its_readable_rows_and_a_copy(tmp_path, caplog, dama
 def test_a_line_that_a_kill_cut_short_is_no_damage(tmp_path, caplog, end):
     path = tmp_path / "x.csv"
     path.write_bytes(logs.encoded(GOOD[:4], COLUMNS, with_header=True) + end.encode())
-    logs.CsvLog(path, COLUMNS, last_update=9)
+    logs.CsvLog(path, COLUMNS, last=dict(updates=9))
     assert len(logs.read_csv(path)) == 4 and not caplog.records and os.listdir(tmp_path) == ["x.csv"]
 
 
 def test_a_log_that_is_no_file_does_not_stop_a_resume(tmp_path, caplog):
     (tmp_path / "x.csv").mkdir()
-    log = logs.CsvLog(tmp_path / "x.csv", COLUMNS, last_update=9)
+    log = logs.CsvLog(tmp_path / "x.csv", COLUMNS, last=dict(updates=9))
     log.write(dict(updates=10, text=""))
     log.close()
     assert log.num_failed == 2 and "begun anew" in caplog.text
@@ -181,14 +181,14 @@ def test_a_log_that_is_no_file_does_not_stop_a_resume(tmp_path, caplog):
 
 def test_columns_of_an_older_version_are_brought_up_to_date(tmp_path):
     (tmp_path / "x.csv").write_text("text,gone,updates\na,b,1\n")
-    logs.CsvLog(tmp_path / "x.csv", COLUMNS, last_update=9)
+    logs.CsvLog(tmp_path / "x.csv", COLUMNS, last=dict(updates=9))
     assert (tmp_path / "x.csv").read_bytes() == b"updates,text\r\n1,a\r\n"
     assert os.listdir(tmp_path) == ["x.csv"]
 
 
 def test_a_column_that_is_none_is_a_mistake(tmp_path):
     with pytest.raises(ValueError, match="nonsense"):
-        logs.CsvLog(tmp_path / "x.csv", COLUMNS, last_update=0).write(dict(nonsense=1))
+        logs.CsvLog(tmp_path / "x.csv", COLUMNS, last={}).write(dict(nonsense=1))
 
 
 def test_a_damaged_evaluation_is_left_alone(tmp_path):

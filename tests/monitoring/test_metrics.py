@@ -164,6 +164,39 @@ def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
     assert write_row(resumed)["frames"] == 1800
 
 
+@pytest.mark.parametrize("updates", [0, 5])
+def test_resuming_cuts_rows_past_the_checkpoint_also_where_steps_came_without_an_update(tmp_path, updates):
+    monitor = make_monitor(tmp_path)
+    for _ in range(3):
+        monitor.add_steps(100)
+        monitor.add_episodes([Episode(1.0, 9, 0, 0, 0)])
+        if updates:
+            monitor.add_update(updates, UPDATE | {"num_transitions": 0.0}, chunks(0))
+        write_row(monitor)
+        if monitor.frames == 800:
+            state = monitor.state() | {"updates": updates}
+    monitor.close()
+    make_monitor(tmp_path, state)
+    assert [row["frames"] for row in logs.read_csv(tmp_path / "metrics.csv")] == ["400", "800"]
+    assert [row["frames"] for row in logs.read_csv(tmp_path / "episodes.csv")] == ["400", "800"]
+
+
+def test_a_number_of_an_agent_of_ones_own_is_in_the_row_and_not_in_the_file(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(5, UPDATE, chunks(0))
+    row = monitor.write_row(scheduled=dict(learning_rate=1e-3, temperature=0.5), queue_fill=0.5, counts={})
+    (written,) = logs.read_csv(tmp_path / "metrics.csv")
+    assert row["temperature"] == 0.5 and "temperature" not in written and float(written["learning_rate"]) == 1e-3
+
+
+def test_an_evaluation_that_is_no_number_counts_for_nothing(tmp_path):
+    monitor = make_monitor(tmp_path)
+    for mean in (0.5, float("nan"), float("inf")):
+        monitor.add_evaluation(mean)
+    assert monitor.evaluation_mean == 0.5
+    json.dumps(monitor.state(), allow_nan=False)
+
+
 def test_a_fresh_run_does_not_keep_rows_of_one_that_died_before_its_first_checkpoint(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_update(5, UPDATE, chunks(0))

@@ -62,7 +62,7 @@ def test_one_task_has_no_file_of_its_own(tmp_path):
 
 
 def test_the_rows_of_a_period_come_and_go_together(tmp_path):
-    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "task"), last_update=0, max_bytes=300, num_together=3)
+    log = logs.CsvLog(tmp_path / "x.csv", ("updates", "task"), last={}, max_bytes=300, num_together=3)
     for update in range(200):
         log.write(*(dict(updates=update, task=task) for task in range(3)))
     rows = logs.read_csv(tmp_path / "x.csv")

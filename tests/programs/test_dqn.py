@@ -6,6 +6,7 @@ import pytest
 from impala import config as config_lib
 from impala import lockstep
 from impala.agents import q_learning
+from impala.learning import checkpoints
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs.running import interrupted_and_resumed, refused, rows, run
 
@@ -48,6 +49,14 @@ def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
     assert "the first update waits" not in said
     assert size <= int(said.split("with ")[1].split()[0].replace(",", "")) <= size + 8 * 50
     assert int(rows(tmp_path / "run")[-1]["unsound_chunks"]) == 0
+
+
+def test_frames_that_were_played_before_the_first_update_are_kept(tmp_path):
+    result = run(*DQN, "--run", tmp_path / "run", "--total-frames", 700)  # the first update waits for 1,000
+    assert result.returncode == 0, result.stderr
+    state, last = checkpoints.read_state(tmp_path / "run/checkpoints"), rows(tmp_path / "run")[-1]
+    assert state["updates"] == int(last["updates"]) == 0 and state["frames"] == int(last["frames"]) >= 700
+    assert f"{state['frames']:,} frames, 0 updates" in result.stdout
 
 
 def test_samples_per_insert_are_held_to_two_percent(runs):

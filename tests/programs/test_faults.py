@@ -106,6 +106,17 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
 
 
 @pytest.mark.soak
+def test_an_environment_that_hangs_in_the_learners_own_process_is_noticed_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "hang:3000")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    options = ["--environment.name", "tests.faults.game:Faulty-v0", "--evaluator.num-episodes", 0, "--target-return", "null"]
+    command = ["train", "dqn_catch", *options, "--run", tmp_path / "run", "--liveness-seconds", 20, *ONE_LIFE]
+    output, errors = start(*command).communicate(timeout=START_SECONDS + END_SECONDS)
+    assert "NOTE: learner/0 has been silent for" in output, errors
+    assert "game.py" in (tmp_path / "run/logs/learner-0.log").read_text(), "the stacks say where"
+
+
+@pytest.mark.soak
 def test_an_environment_that_leaks_is_said(faulty):
     process, _ = faulty("leak:2000")
     said = Lines(process.stdout)

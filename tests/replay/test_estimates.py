@@ -16,6 +16,13 @@ def test_a_line_through_two_looks():
     assert memory.full_mb == pytest.approx(1_200.0)
 
 
+def test_a_table_without_a_process_of_its_own_is_not_estimated():
+    memory = MemoryEstimate(10_000)
+    for num_chunks in (100, 600, 700):
+        memory.look(num_chunks, None)
+    assert memory.is_open and memory.full_mb is None
+
+
 def test_small_full_and_shrinking_tables():
     small = MemoryEstimate(40)
     small.look(10, 200.0)
