@@ -8,6 +8,7 @@ print(agent.evaluate(episodes=10))
 import collections
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,18 +120,16 @@ class Impala:
     def save(self, path: str | Path) -> Path:
         """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it."""
         path = Path(path)
-        new = path.with_name(path.name + ".new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True)
         state = dict(frames=self._lockstep.frames, lag=self._lag)
-        self._checkpoints(new).save(self._lockstep.learner.num_updates, state)
-        (new / "config.yaml").write_text(config_lib.dump(self.config))
-        path.mkdir(exist_ok=True)
-        for entry in new.iterdir():  # other files in the folder stay
-            if (path / entry.name).is_dir():
-                shutil.rmtree(path / entry.name)
-            entry.replace(path / entry.name)
-        new.rmdir()
+        with tempfile.TemporaryDirectory(dir=path, prefix="saving-") as folder:
+            new = Path(folder)
+            self._checkpoints(new).save(self._lockstep.learner.num_updates, state)
+            (new / "config.yaml").write_text(config_lib.dump(self.config))
+            for entry in [*new.iterdir()]:  # other files in the folder stay
+                if (path / entry.name).is_dir():
+                    shutil.rmtree(path / entry.name)
+                entry.replace(path / entry.name)
         return path
 
     @classmethod

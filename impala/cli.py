@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import errno
 import os
+import re
 import shlex
 import signal
 import sys
@@ -199,11 +200,11 @@ def _keys_and_defaults(program: str | None) -> str:
     return "\n".join([f"keys of a configuration{of}, their defaults, and what they may be{hint}:", *lines])
 
 
-def _configuration(path: str | None, rest: list[str], default: dict) -> config_lib.Config:
-    """Returns the configuration in the file, or `default`, overridden by the command line's keys."""
+def _configuration(path: str | None, rest: list[str]) -> config_lib.Config:
+    """Returns the configuration in the file, or the default one, overridden by the command line's keys."""
     overrides = config_lib.parse_overrides(rest)
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
-    return config_lib.load(path, overrides) if path else config_lib.build(default, overrides)
+    return config_lib.build({}, overrides) if path is None else config_lib.load(path, overrides)
 
 
 def _add_cluster(add) -> None:
@@ -243,7 +244,7 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
         return _print_shipped("train")
     if options.config is None and "environment.name" not in config_lib.parse_overrides(rest):
         raise _nothing_named("train", "pong")
-    config = _configuration(options.config, rest, {})
+    config = _configuration(options.config, rest)
     from impala import training
 
     name = options.word.replace("/", "_") if options.word else Path(options.config or "run").stem
@@ -277,7 +278,8 @@ def rollback(options: argparse.Namespace, rest: list[str]) -> int:
         try:
             soundness.older_by(folder / "checkpoints", options.updates)
         except LookupError as error:
-            expected = f"--updates below {options.updates:,}, or a run that keeps more checkpoints (num_checkpoints)"
+            fewer = f"fewer than --updates {options.updates:,}, or " if options.updates > 1 else ""
+            expected = f"{fewer}a run that keeps more checkpoints (num_checkpoints)"
             raise config_lib.ConfigError([f"{folder}: {error.args[0]}; expected {expected}"]) from None
     for folder in folders:
         newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
@@ -320,12 +322,12 @@ def bench(options: argparse.Namespace, rest: list[str]) -> int:
     """measures the rates of each part alone, the machine's bound, the whole"""
     from impala import bench as bench_lib
 
-    config = _configuration(options.config, rest, bench_lib.DEFAULT)
-    path = options.against
-    if path and not Path(path).exists() and "/" not in path and not path.endswith(".yaml"):
+    pong = str(shipped.path_of("pong", shipped.trainings(), "--config"))
+    config, path = _configuration(options.config or pong, rest), options.against
+    if path is not None and not Path(path).exists() and "/" not in path and not path.endswith(".yaml"):
         path = shipped.path_of(path, shipped.trainings(), "--against")
     against = config_lib.load(path) if path else None
-    names = [options.word or options.config or "this", options.against]
+    names = [options.word or options.config or "pong", options.against]
     return bench_lib.main(config, against, names=names, output=options.json)
 
 
@@ -345,11 +347,19 @@ def runs(options: argparse.Namespace, rest: list[str]) -> int:
 def cluster(options: argparse.Namespace, rest: list[str]) -> int:
     """writes what starts a run on Slurm or Kubernetes"""
     if (options.shipped is None) == (options.config is None):
-        raise _nothing_named("cluster slurm", "pong")
+        named = "nothing" if options.config is None else f"{options.shipped} and {options.config}"
+        raise config_lib.ConfigError([
+            f"impala cluster {options.where}: {named} named; expected one shipped configuration, like impala cluster "
+            f"{options.where} pong (impala train --list names them), or --config FILE"
+        ])  # fmt: skip
     named = ["--config", options.config] if options.config else [options.shipped]
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
-    config = _configuration(path, rest, {})  # refuses here what the job would refuse after hours in a queue
+    config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
     _refuse_too_few_cpus(config, options.nodes, options.cpus)
+    if options.where == "slurm" or not config.own_parts:  # an image may hold modules that are not here
+        from impala.nodes import checking
+
+        checking.check(config)
     folder = options.run or Path("runs") / Path(path).stem
     if options.submit and options.where == "kubernetes":
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
@@ -357,6 +367,10 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         from impala.launching import slurm
 
         further = [option.lstrip("=") for option in options.option]
+        if wrong := next((option for option in further if not re.fullmatch(r"-\S.*", option)), None):
+            raise config_lib.ConfigError([f"--option: got {wrong!r}; expected one of sbatch, like =--partition=long"])
+        if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", options.time):
+            raise config_lib.ConfigError([f"--time: got {options.time!r}; expected HH:MM:SS or a like form"])
         job = slurm.Job(options.nodes, options.cpus, options.gpus, options.time, further)
         text = slurm.script([*named, *rest], folder, job, Path(sys.executable).parent)
     else:
@@ -364,6 +378,12 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
 
         if options.image is None:
             raise config_lib.ConfigError(["--image: not given; expected the name of an image with this project"])
+        if not re.fullmatch(r"[\w./:@-]+", options.image):
+            raise config_lib.ConfigError([f"--image: got {options.image!r}; expected the name of an image"])
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", options.claim):
+            raise config_lib.ConfigError([
+                f"--claim: got {options.claim!r}; expected a volume claim's name, of small letters, digits, '-' and '.'"
+            ])  # fmt: skip
         job = kubernetes.Job(
             options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
         )

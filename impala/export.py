@@ -13,8 +13,8 @@ action values returns {"q": [N, A]} instead, a deterministic policy {"action": [
 """
 
 import json
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from impala import config as config_lib
@@ -63,15 +63,20 @@ def export(folder: Path, output: Path) -> Path:
 
     model = tf.Module()
     model.network, model.act = network, act
-    temporary = output.with_name(output.name + ".new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    tf.saved_model.save(model, str(temporary), signatures={"serving_default": act})
     about = dict(
         environment=spec.name, actions={type(spec.actions).__name__: spec.actions._asdict()},
         num_stacked=spec.num_stacked, frames=state["frames"], updates=state["updates"],
     )  # fmt: skip
-    (temporary / "impala.json").write_text(json.dumps(about, indent=1) + "\n")
-    return temporary.rename(output)
+    try:
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.") as parent:
+            written = Path(parent) / "model"
+            tf.saved_model.save(model, str(written), signatures={"serving_default": act})
+            (written / "impala.json").write_text(json.dumps(about, indent=1) + "\n")
+            written.rename(output)
+    except OSError as error:
+        line = f"--output {output}: {error.strerror or error}; expected a folder that can be made"
+        raise config_lib.ConfigError([line]) from None
+    return output
 
 
 def main(folder: Path, output: Path | None) -> int:

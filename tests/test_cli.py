@@ -155,6 +155,30 @@ def test_run_folders_that_cannot_be_used(capsys, tmp_path):
     assert "expected a folder" in refused(capsys, *CATCH, "--run", tmp_path / "file")[0]
 
 
+def test_a_refused_folder_is_left_as_it_was(capsys, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    refused(capsys, *CATCH, "--run", tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_rows_without_a_checkpoint_are_not_overwritten_but_for_those_of_a_run_that_died_young(tmp_path):
+    """As in docs/results, whose runs are kept without checkpoints."""
+    catch, kept = config_lib.load("configs/catch.yaml"), tmp_path / "kept"
+    kept.mkdir()
+    (kept / "config.yaml").write_text(config_lib.dump(catch))
+    (kept / "metrics.csv").write_text("updates,frames\n8,1440\n")
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    for config in (catch, config_lib.load("configs/catch.yaml", {"loss.discount": 0.5})):
+        with pytest.raises(config_lib.ConfigError, match="has rows in metrics.csv and no checkpoint"):
+            runs.RunFolder(kept, config)
+        assert before == {path.name: path.read_bytes() for path in kept.iterdir() if path.name != "lock"}
+    (kept / "launches.json").touch()
+    runs.RunFolder(kept, catch).close()
+    with pytest.raises(config_lib.ConfigError, match="has rows in metrics.csv and no checkpoint"):
+        runs.RunFolder(kept, config)
+    assert not runs.RunFolder(kept, config, restart=True).is_resumed
+
+
 def test_restart_moves_the_old_run_aside(tmp_path):
     config = config_lib.load("configs/catch.yaml")
     first = runs.RunFolder(tmp_path / "run", config)
@@ -246,7 +270,10 @@ def test_help_names_every_key(capsys):
 @pytest.mark.parametrize("arguments, expected", [
     (["bench", "--environment.name", "atari:pnog"], "did you mean atari:pong?"),
     (["bench", "--config", "configs/catch.yaml", "--network.torso", "shallow"], "expected mlp"),
-    (["bench", "--json", "nowhere/bench.json"], "--json nowhere/bench.json: no such folder"),
+    (["bench", "--json", "nowhere/bench.json"], "--json nowhere/bench.json: expected a file in a folder that exists"),
+    (["bench", "--json", "configs"], "--json configs: expected a file in a folder that exists"),
+    (["compare", "lag", "--output", "README.md"], "--output README.md: File exists; expected a folder that can be made"),
+    (["compare", "lag", "--output", "README.md/x"], "--output README.md/x: Not a directory; expected a folder"),
     (["bench", "--jsno", "x.json"], "impala bench --jsno: unknown; did you mean --json?"),
     (["train", "--config", "configs/catch.yaml", "--rstart"], "impala train --rstart: unknown; did you mean --restart?"),
     (["evaluate", "runs", "--episodes", "0"], "--episodes: got '0'; a whole number, 1 or more, is needed; expected impala evaluate RUN"),

@@ -235,7 +235,9 @@ def test_three_e_minus_four_is_a_number(load_text):
     for text, value in (("3e-4", 3e-4), ("3.0e-4", 3e-4), ("1E-3", 1e-3), ("+2e-3", 2e-3), ("0.5", 0.5), ("1", 1.0)):
         config = load_text(f"environment: {{name: catch}}\nlearner: {{learning_rate: {text}}}")
         assert config.learner.learning_rate == value, text
-    assert load_text("environment: {name: catch}\ntotal_frames: 40_000_000").total_frames == 40_000_000
+    for text, value in (("40_000_000", 40_000_000), ("1e6", 10**6), ("25E5", 2_500_000)):
+        assert load_text(f"environment: {{name: catch}}\ntotal_frames: {text}").total_frames == value
+    assert "total_frames: got 1.5" in line_of(lambda: load_text("environment: {name: catch}\ntotal_frames: 15e-1"))
 
 
 def test_infinity_may_be_written(load_text):

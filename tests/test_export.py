@@ -81,10 +81,12 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, capsys, command)
 def test_wrong_usage(tmp_path, capsys):
     make_run(tmp_path / "run")
     (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
     for arguments, expected in (
         ([], "impala export: the following arguments are required: RUN; expected impala export RUN [--output DIR]"),
         ([tmp_path / "no"], f"{tmp_path}/no: holds no config.yaml; expected a run folder"),
         ([tmp_path / "run", "--output", tmp_path / "there"], f"--output {tmp_path}/there: exists already; expected a new folder"),
+        ([tmp_path / "run", "--output", tmp_path / "file/x"], f"--output {tmp_path}/file/x: Not a directory; expected a folder that can be made"),
         ([tmp_path / "run", "--outptu", "x"], "impala export --outptu: unknown; did you mean --output?"),
     ):
         assert cli.main(["export", *map(str, arguments)]) == 2

@@ -29,7 +29,6 @@ from impala.nodes import estimates
 from impala.nodes.checking import check
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
-DEFAULT = {"environment": {"name": "atari:pong"}, "learner": {"unroll_length": 20, "batch_size": 4}}  # as pong.yaml
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
 _WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all data is replayed
@@ -118,8 +117,8 @@ def main(
     """The command `impala bench`; `names` are the names to print of the two configurations."""
     for one in (config, against) if against else (config,):
         estimates.check(one, check(one))
-    if output and not output.parent.is_dir():
-        raise config_lib.ConfigError([f"--json {output}: no such folder; expected a file in one that exists"])
+    if output and not (output.parent.is_dir() and not output.is_dir()):
+        raise config_lib.ConfigError([f"--json {output}: expected a file in a folder that exists"])
     result = compare(config, against) if against else measure(config)
     _print_comparison(result, *names) if against else _print_measured(result, config)
     if output:

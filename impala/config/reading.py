@@ -19,7 +19,7 @@ from impala.config.schema import DEFAULTS_OF, Config
 
 
 class _Loader(yaml.SafeLoader):
-    """safe_load that also refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4)."""
+    """safe_load that also refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4), 1e6 as a whole one."""
 
 
 def _mapping_without_duplicates(loader, node):
@@ -30,11 +30,18 @@ def _mapping_without_duplicates(loader, node):
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
+def _number(loader, node):
+    value = loader.construct_yaml_float(node)
+    is_whole = "." not in node.value and abs(value) < 2**53 and value.is_integer()
+    return int(value) if is_whole else value
+
+
 class _Dumper(yaml.SafeDumper):
     """safe_dump that quotes strings that `_Loader` would read as numbers."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")

@@ -37,11 +37,13 @@ class Results:
       grid: whose cells they are. Rows of other cells stay in the file and are ignored.
 
     Raises:
-      ConfigError: a cell of the grid was trained with other settings than the grid now gives it.
+      ConfigError: a cell of the grid was trained with other settings than the grid now gives it, or the file is not one
+        of this command's, or cannot be made.
     """
 
     def __init__(self, path: Path, grid: Grid):
         self._path, self._grid = path, grid
+        self._refuse_others()
         self.rows = [row for row in _read(path) if row.get("digest")]
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
@@ -49,13 +51,26 @@ class Results:
             if grid.has(cell):
                 self._check(cell, row)
                 self.returns[cell] = grid.score(cell, row)
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # old versions' columns
             writer.writeheader()
             writer.writerows(self.rows)
         temporary.replace(path)
+
+    def _refuse_others(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a+b") as file:
+                file.seek(0)
+                header = file.readline()
+        except OSError as error:
+            line = f"--output {self._path.parent}: {error.strerror}; expected a folder that can be made and written"
+            raise config_lib.ConfigError([line]) from None
+        if header and not {name.encode() for name in (*Cell._fields, "return")} <= set(header.strip().split(b",")):
+            raise config_lib.ConfigError([
+                f"{self._path}: its first line is not that of a comparison's results; expected another --output"
+            ])  # fmt: skip
 
     def _check(self, cell: Cell, row: dict[str, str]) -> None:
         if row["digest"] != self._grid.digest(cell):
@@ -150,7 +165,10 @@ def main(
     folder = folder or Path("docs/results") / grid.path.stem
     num_workers = num_workers or len(os.sched_getaffinity(0))
     results = Results(folder / "results.csv", grid)
-    (folder / "command.txt").write_text(f"{command}\n")
+    if not _pick(grid, results, set(), 1):
+        print(f"all {len(results.returns)} cells in {folder} were trained before; only the report is written again")
+    else:
+        (folder / "command.txt").write_text(f"{command}\n")
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)
     try:

@@ -44,6 +44,7 @@ class RunFolder:
             raise config_lib.ConfigError(
                 [f"--run {path}: {error.strerror}; expected a folder that can be made"]
             ) from None
+        self._refuse_others()  # before a lock is left in somebody's folder
         self._lock = self._lock_or_refuse()
         self.is_resumed, self._incarnation = self._check_contents(config), 0
         try:
@@ -87,6 +88,7 @@ class RunFolder:
     def _check_contents(self, config) -> bool:
         self._refuse_others()
         if not _can_resume(self.path):
+            self._refuse_what_would_be_lost(config)
             return False
         differences = config_differences(config_lib.load(self.path / "config.yaml"), config)
         if differences:
@@ -97,6 +99,17 @@ class RunFolder:
                 ]
             )
         return True
+
+    def _refuse_what_would_be_lost(self, config) -> None:
+        """Refuses a run with rows but no checkpoint, unless it is one of the same configuration that died young."""
+        if not any(map(_has_rows, member_folders(self.path))):
+            return
+        is_same = not config_differences(config_lib.load(self.path / "config.yaml"), config)
+        if not is_same or not (self.path / "launches.json").exists():  # a kept result has none
+            raise config_lib.ConfigError([
+                f"--run {self.path}: has rows in metrics.csv and no checkpoint to go on from; "
+                "expected another --run, or --restart, which moves it aside"
+            ])  # fmt: skip
 
     def _write(self, config) -> None:
         texts = {
@@ -158,6 +171,13 @@ def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
 def _can_resume(path: Path) -> bool:
     has_checkpoints = (any(folder.glob("checkpoints/[0-9]*")) for folder in member_folders(path))
     return (path / "config.yaml").exists() and any(has_checkpoints)
+
+
+def _has_rows(folder: Path) -> bool:
+    try:
+        return (folder / "metrics.csv").read_bytes().count(b"\n") > 1  # the first line holds the columns
+    except OSError:
+        return False
 
 
 def member_folders(path: Path) -> list[Path]:

@@ -87,11 +87,20 @@ def _title(folder: Path, rows: Sequence[dict[str, str]]) -> str:
     return f"{folder.name}: {float(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else folder.name
 
 
+def _has_rows(folder: Path) -> bool:
+    rows = read_csv(folder / "metrics.csv")
+    return bool(rows) and {"frames", "wall_seconds"} <= rows[0].keys()
+
+
 def main(folders: Sequence[Path], output: Path) -> int:
     """The command `impala plot`."""
     problems = [
         f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
     ]
+    problems += [
+        f"{f / 'metrics.csv'}: has no rows with frames and seconds; expected a run's that has begun to train"
+        for f in folders if not problems and not _has_rows(f)
+    ]  # fmt: skip
     if not problems and not output.parent.is_dir():
         problems.append(f"--output {output}: no such folder; expected a file in one that exists")
     if output.suffix.lower() not in _FORMATS or output.is_dir():

@@ -182,13 +182,19 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["slurm"], "impala cluster slurm: nothing named; expected a shipped configuration"),
+    (["slurm"], "impala cluster slurm: nothing named; expected one shipped configuration"),
     (["slurm", "pogn"], "did you mean pong"),
     (["slurm", "pong", "--loss.correction", "vtrase"], "did you mean vtrace?"),
     (["slurm", "pong", "--node", "3"], "--node: unknown; did you mean --nodes?"),
     (["slurm", "pong", "--nodes", "0"], "--nodes: got '0'; a whole number, 1 or more, is needed"),
     (["slurm", "pong", "--gpus", "-1"], "--gpus: got '-1'; a whole number"),
     (["slurm", "pong", "--output", "/no/such/script"], "--output /no/such/script: No such file or directory; expected a file"),
+    (["slurm", "catch", "--config", "configs/catch.yaml"], "cluster slurm: catch and configs/catch.yaml named; expected one"),
+    (["slurm", "catch", "--environment.name", "CartPole-v99"], "environment.name: 'CartPole-v99'"),
+    (["slurm", "catch", "--time", "soon"], "--time: got 'soon'; expected HH:MM:SS"),
+    (["slurm", "catch", "--option", "partition=long"], "--option: got 'partition=long'; expected one of sbatch"),
+    (["kubernetes", "catch", "--image", "a b"], "--image: got 'a b'; expected the name of an image"),
+    (["kubernetes", "catch", "--image", "x", "--claim", "My Runs"], "--claim: got 'My Runs'; expected a volume claim's name"),
     (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and 17 actors and learners alone need 18;"),
     (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
     (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),

@@ -73,6 +73,14 @@ def test_a_name_that_no_picture_can_have_is_refused(tmp_path, name):
     assert plots.main([tmp_path / "run"], tmp_path / "curves.PDF") == 0 and (tmp_path / "curves.PDF").stat().st_size > 5_000
 
 
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", bytes(range(256))])
+def test_a_file_without_rows_of_a_run_is_refused(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(config_lib.ConfigError, match="has no rows with frames and seconds"):
+        plots.main([tmp_path], tmp_path / "curves.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
 def test_a_population_shows_what_evolves_and_who_was_copied(tmp_path, drawn):
     folders = [tmp_path / f"member_{index}" for index in range(2)]
     for index, folder in enumerate(folders):

@@ -168,7 +168,7 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
     result = run("rollback", folder, "--updates", 1)
     assert result.returncode == 0 and f"goes on from update {numbers[-2]:,}, not {numbers[-1]:,}" in result.stdout
     again = run("rollback", folder, "--updates", 10**9)
-    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected --updates below" in again.stderr
+    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected fewer than --updates" in again.stderr
 
 
 @pytest.mark.soak
