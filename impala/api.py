@@ -6,6 +6,7 @@ print(agent.evaluate(episodes=10))
 """
 
 import collections
+import numbers
 import shutil
 import sys
 import tempfile
@@ -72,7 +73,7 @@ class Impala:
       overrides: any key of a configuration, e.g. {"learner.learning_rate": 1e-3}.
 
     Raises:
-      ConfigError: the environment or a key is unknown, or a value is out of range.
+      ConfigError: the environment or a key is unknown, or a value is out of range; so do the methods.
     """
 
     def __init__(self, environment, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
@@ -84,6 +85,8 @@ class Impala:
         self._begin(config, lag)
 
     def _begin(self, config: config_lib.Config, lag: int) -> None:
+        if not isinstance(lag, numbers.Integral) or lag < 0:
+            raise config_lib.ConfigError([f"Impala: lag={lag!r}; expected a whole number of updates, 0 or more"])
         self.config, self._lag = config, lag
         self._lockstep = lockstep.Lockstep(config, lag=lag)
         self._scores: collections.deque[float] = collections.deque(maxlen=100)
@@ -99,6 +102,8 @@ class Impala:
         Args:
           on_update: called with every `lockstep.Update`.
         """
+        if not (isinstance(total_steps, numbers.Real) and 0 <= total_steps < float("inf")):
+            raise config_lib.ConfigError([f"learn: total_steps={total_steps!r}; expected a number of agent steps"])
         step_frames = self._lockstep.spec.frames_per_step
         for update in self._lockstep.updates(self._lockstep.frames + total_steps * step_frames):
             self._scores.extend(episode.score for episode in update.episodes)
@@ -113,6 +118,10 @@ class Impala:
 
         `task` is the number of the environment, if the agent was trained on several.
         """
+        if not isinstance(episodes, numbers.Integral) or episodes < 1:
+            raise config_lib.ConfigError([f"evaluate: episodes={episodes!r}; expected a whole number, 1 or more"])
+        if task not in range(tasks := len(self.config.environment.tasks)):
+            raise config_lib.ConfigError([f"evaluate: task={task!r}; expected one of {tasks} tasks, counted from 0"])
         seed = playing.evaluation_seed(self.config)
         scores = playing.play(self.network, self.config, num_episodes=episodes, greedy=greedy, seed=seed, task=task)
         return Evaluation(*evaluations.interval(scores), scores)

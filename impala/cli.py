@@ -204,7 +204,20 @@ def _configuration(path: str | None, rest: list[str]) -> config_lib.Config:
     """Returns the configuration in the file, or the default one, overridden by the command line's keys."""
     overrides = config_lib.parse_overrides(rest)
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
-    return config_lib.build({}, overrides) if path is None else config_lib.load(path, overrides)
+    if path is None:
+        return config_lib.build({}, overrides)
+    try:
+        return config_lib.load(path, overrides)
+    except config_lib.ConfigError as error:
+        raise config_lib.ConfigError([_with_place(line, path, overrides) for line in error.lines]) from None
+
+
+def _with_place(line: str, path: str, overrides: dict) -> str:
+    """Adds where a key that does not fit is set, if it was not on the command line."""
+    key, is_other, _ = line.partition("=")
+    if not is_other or key in overrides or not re.fullmatch(r"[\w.]+", key) or ": not with " not in line:
+        return line
+    return f"{line} (it is set in {Path(path).name}; impala train --list names one for each program and agent)"
 
 
 def _add_cluster(add) -> None:
@@ -357,9 +370,9 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
     config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
     _refuse_too_few_cpus(config, options.nodes, options.cpus)
     if options.where == "slurm" or not config.own_parts:  # an image may hold modules that are not here
-        from impala.nodes import checking
+        from impala import training
 
-        checking.check(config)
+        training.check(config)
     folder = options.run or Path("runs") / Path(path).stem
     if options.submit and options.where == "kubernetes":
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])

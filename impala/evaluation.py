@@ -96,9 +96,9 @@ def require_run(folder: Path) -> None:
 
 def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bool) -> int:
     """The command `impala evaluate`."""
+    require_run(folder)
     from impala.learning import checkpoints
 
-    require_run(folder)
     try:
         if video:
             for path, score in record(folder, greedy=greedy, best=best):

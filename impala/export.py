@@ -81,9 +81,9 @@ def export(folder: Path, output: Path) -> Path:
 
 def main(folder: Path, output: Path | None) -> int:
     """The command `impala export`."""
+    require_run(folder)
     from impala.learning import checkpoints
 
-    require_run(folder)
     try:
         written = export(folder, output or folder / "export")
     except checkpoints.Unusable as error:

@@ -33,12 +33,11 @@ def main(
     """
     started = time.monotonic()
     from impala.launching import runs as runs_lib
-    from impala.nodes import checking, estimates
+    from impala.nodes import estimates
 
     if not restart:
         config = runs_lib.as_begun(folder, config)
-    with _answering(config):
-        spec = checking.check(config)
+    spec = check(config)
     if cluster is None:
         _check_devices(config, threads)
     else:  # what other hosts have, Ray knows
@@ -53,6 +52,18 @@ def main(
         return _launch(config, spec, run, table_mb, profile=profile, start=start, started=started)
     finally:
         run.close()
+
+
+def check(config: config_lib.Config):
+    """Returns the environments' spec, after `checking.check`; ends the command if that hangs.
+
+    Raises:
+      ConfigError: see `checking.check`.
+    """
+    from impala.nodes import checking
+
+    with _answering(config):
+        return checking.check(config)
 
 
 @contextlib.contextmanager

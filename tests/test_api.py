@@ -58,6 +58,22 @@ def test_an_evaluation_is_told_though_its_file_cannot_be_written(tmp_path, capsy
     assert row["episodes"] == 4 and "evaluations.csv: Is a directory; the result is not kept" in capsys.readouterr().err
 
 
+def test_numbers_that_make_no_sense_are_refused(tmp_path):
+    agent = Impala("catch")
+    for call in (
+        lambda: agent.learn(-5), lambda: agent.learn(float("nan")), lambda: agent.learn("many"), lambda: agent.evaluate(0),
+        lambda: agent.evaluate(2.5), lambda: agent.evaluate(task=1), lambda: agent.evaluate(task=-1), lambda: Impala("catch", lag=1.5),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match="expected"):
+            call()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        agent.save(tmp_path / "file")
+    (tmp_path / "agent.new").mkdir()
+    agent.save(tmp_path / "agent")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["agent", "agent.new", "file"], "nothing else is touched"
+
+
 def test_a_function_makes_every_copy_anew():
     made = []
 

@@ -19,7 +19,7 @@ from impala.config.schema import DEFAULTS_OF, Config
 
 
 class _Loader(yaml.SafeLoader):
-    """safe_load that also refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4), 1e6 as a whole one."""
+    """safe_load that refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4), 1e6 as a whole one."""
 
 
 def _mapping_without_duplicates(loader, node):
@@ -75,13 +75,17 @@ def read_yaml(path: str | Path) -> dict:
             raise ConfigError([f"{path}: {status.st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
         with path.open("rb") as file:
             data = _parse(file.read(_MAX_FILE_BYTES + 1).decode("utf-8"))  # files of /proc report a size of 0
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError([f"--config {path}: is no text; expected a YAML file"]) from None
+    except OSError as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
         if str(path) in shipped.trainings() | shipped.grids():
             near = f"; did you mean the shipped one, {path} without --config?"
-        raise ConfigError([f"--config {path}: {getattr(error, 'strerror', None) or error}{near}"]) from None
+        raise ConfigError([f"--config {path}: {error.strerror or error}{near}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not a sound YAML file: {' '.join(str(error).split())}"]) from None
+    if data is None:
+        raise ConfigError([f"{path}: is empty; expected a mapping of keys to values"])
     if not isinstance(data, dict):
         raise ConfigError([f"{path}: holds {type(data).__name__}; expected a mapping of keys to values"])
     return data

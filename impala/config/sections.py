@@ -302,7 +302,7 @@ AgentConfig = Annotated[
 class LossConfig(Model):
     """A scheme uses some of these parameters; its file says which, and what they mean."""
 
-    correction: CorrectionOrOwn = "vtrace"  # with program: ga3c epsilon_add; n_step and what follows: of action values
+    correction: CorrectionOrOwn = "vtrace"  # with ga3c epsilon_add; n_step … is: of action values; clip, penalty: ppo
     clip_rho: Clip = 1.0  # ρ̄
     clip_c: Clip = 1.0  # c̄
     clip_pg: Clip = 1.0  # ρ̄ of the policy gradient

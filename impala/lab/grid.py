@@ -149,7 +149,11 @@ class Grid:
     def __init__(self, path: str | Path, overrides: Mapping[str, Any] = {}):
         self.path, overrides = Path(str(path)), dict(overrides)
         total_frames = overrides.pop("total_frames", None)
-        self.config = _validated(config_lib.read_yaml(self.path) | overrides)
+        content = config_lib.read_yaml(self.path) | overrides
+        if "environment" in content and "schemes" not in content:
+            line = f"{self.path}: is a configuration, not a grid; expected one with schemes and tasks, or impala train"
+            raise ConfigError([line])
+        self.config = _validated(content)
         rates, grid = self.config.learning_rates, self.config
         self._settings = {
             scheme: list(itertools.product(rates, self._seconds(scheme))) for scheme in grid.schemes
