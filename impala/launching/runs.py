@@ -105,7 +105,7 @@ class RunFolder:
         if not any(map(_has_rows, member_folders(self.path))):
             return
         is_same = not config_differences(config_lib.load(self.path / "config.yaml"), config)
-        if not is_same or not (self.path / "launches.json").exists():  # a kept result has none
+        if not is_same or not (self.path / "logs").exists():  # a kept result has none
             raise config_lib.ConfigError([
                 f"--run {self.path}: has rows in metrics.csv and no checkpoint to go on from; "
                 "expected another --run, or --restart, which moves it aside"

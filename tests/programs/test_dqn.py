@@ -52,7 +52,7 @@ def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
 
 
 def test_frames_that_were_played_before_the_first_update_are_kept(tmp_path):
-    result = run(*DQN, "--run", tmp_path / "run", "--total-frames", 700)  # the first update waits for 1,000
+    result = run(*DQN, "--run", tmp_path / "run", "--total-frames", 700, "--replay.min-size", 90_000)
     assert result.returncode == 0, result.stderr
     state, last = checkpoints.read_state(tmp_path / "run/checkpoints"), rows(tmp_path / "run")[-1]
     assert state["updates"] == int(last["updates"]) == 0 and state["frames"] == int(last["frames"]) >= 700

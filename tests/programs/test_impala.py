@@ -137,7 +137,7 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
         "train", "--environment.name", "Pendulum-v1", "--network.torso", "mlp", "--loss.reward-clipping", "none",
         "--loss.popart", "true", "--learner.batch-size", 8, "--log-period-seconds", 1, "--run", folder,
     ]  # fmt: skip
-    result = run(*command, "--total-frames", 30_000)  # the episodes of the last second are not reported
+    result = run(*command, "--total-frames", 20_000)  # the episodes of the last second are not reported
     assert result.returncode == 0, result.stderr
     last = rows(folder)[-1]
     assert int(last["skipped_updates"]) == int(last["missing_chunks"]) == 0
@@ -160,7 +160,7 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     learned = rows(folder)
     assert int(learned[-1]["frames"]) < 300_000 and max(float(row["kl_mu_pi"] or 0) for row in learned) > 1e-3
     still = ["--learner.learning-rate", 1e-12, "--target-return", 2]
-    result = run(*CATCH, *options, *still, "--total-frames", int(learned[-1]["frames"]) + 30_000)
+    result = run(*CATCH, *options, *still, "--total-frames", int(learned[-1]["frames"]) + 15_000)
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     resumed = [row for row in rows(folder)[len(learned) :] if row["kl_mu_pi"]]
     assert max(float(row["lag_max"]) for row in resumed) >= 5
