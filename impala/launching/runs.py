@@ -45,8 +45,15 @@ class RunFolder:
                 [f"--run {path}: {error.strerror}; expected a folder that can be made"]
             ) from None
         self._refuse_others()  # before a lock is left in somebody's folder
+        had_lock = (self.path / "lock").exists()
         self._lock = self._lock_or_refuse()
-        self.is_resumed, self._incarnation = self._check_contents(config), 0
+        try:
+            self.is_resumed, self._incarnation = self._check_contents(config), 0
+        except config_lib.ConfigError:
+            if not had_lock:
+                (self.path / "lock").unlink()
+            self.close()
+            raise
         try:
             self._write(config)
         except OSError as error:
