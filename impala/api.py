@@ -73,7 +73,8 @@ class Impala:
       overrides: any key of a configuration, e.g. {"learner.learning_rate": 1e-3}.
 
     Raises:
-      ConfigError: the environment or a key is unknown, or a value is out of range; so do the methods.
+      ConfigError: the environment or a key is unknown, or a value is out of range; in `learn` and
+        `evaluate`, too.
     """
 
     def __init__(self, environment, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):

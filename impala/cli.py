@@ -369,7 +369,7 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
     config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
     _refuse_too_few_cpus(config, options.nodes, options.cpus)
-    if options.where == "slurm" or not config.own_parts:  # an image may hold modules that are not here
+    if options.where == "slurm":  # an image may hold modules that are not here
         from impala import training
 
         training.check(config)

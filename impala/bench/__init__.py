@@ -117,7 +117,7 @@ def main(
     """The command `impala bench`; `names` are the names to print of the two configurations."""
     for one in (config, against) if against else (config,):
         estimates.check(one, check(one))
-    if output and not (output.parent.is_dir() and not output.is_dir()):
+    if output and (output.is_dir() or not output.parent.is_dir()):
         raise config_lib.ConfigError([f"--json {output}: expected a file in a folder that exists"])
     result = compare(config, against) if against else measure(config)
     _print_comparison(result, *names) if against else _print_measured(result, config)

@@ -1,6 +1,9 @@
 """Gorila: DQN with a parameter server, bit for bit where there is one bundle; then real processes."""
 
 import functools
+import threading
+from concurrent import futures
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from impala import lockstep
 from impala.agents import q_learning, shared
 from impala.learning import server as servers
 from impala.nodes import checking, workers, working
+from impala.nodes.worker_node import WorkerNode
 from tests.programs.running import interrupted_and_resumed, rows, run
 
 GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "2"]
@@ -75,11 +79,18 @@ def test_where_a_shard_has_an_older_target_than_another_it_is_asked_again():
     worker = workers.make(made, checking.check(made), 0)
     arrays = [variable.numpy() for variable in worker.variables]
     worker.assign(60, 0, arrays, None)
-    assert worker.wants_target
-    worker.assign_target(min(2, 1), arrays)  # the second shard has not renewed its part
-    assert worker.wants_target
-    worker.assign_target(min(2, 2), arrays)
-    assert not worker.wants_target
+    half = len(arrays) // 2
+    shards = [SimpleNamespace(tensors=range(half)), SimpleNamespace(tensors=range(half, len(arrays)))]
+    for numbers, is_new in (((2, 1), False), ((1, 2), False), ((2, 2), True)):
+        servers_of = []
+        for number, shard in zip(numbers, shards):
+            answer = futures.Future()
+            answer.set_result((number, [number * np.ones_like(arrays[tensor]) for tensor in shard.tensors]))
+            servers_of.append(SimpleNamespace(futures=SimpleNamespace(target=lambda answer=answer: answer)))
+        node = SimpleNamespace(_worker=worker, _shards=shards, _servers=servers_of, _stop=threading.Event())
+        WorkerNode._fetch_target(node)
+        assert worker.wants_target != is_new, numbers
+        assert [float(np.max(v)) for v in worker.network.target_variables] == half * [numbers[0]] + (len(arrays) - half) * [numbers[1]]
     worker.close()
 
 
