@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
+from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.nodes.with_learner import WithLearner
@@ -30,13 +30,12 @@ class ReplayNode(WithLearner):
         )
         info = wait_for(table, learning.stop)
         self._first = info.rate_limiter_info.insert_stats.completed  # more than 0 if a kept table was read
-        self._num_inserted = self._num_counted = 0
+        self._num_inserted = 0
         say_what_is_there(learning, info.current_size, share_of(config).min_size)
         batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
-        learning.counts.append(lambda: dict(inserted_windows=self._num_inserted))
-        learning.after_agreement.append(self._count_frames)
+        count_frames(learning, "inserted_windows", lambda: self._num_inserted)
         learning.jobs.append(Periodically(_LOOK_SECONDS, self._look))
 
     def _make_source(self, place, table):
@@ -46,9 +45,3 @@ class ReplayNode(WithLearner):
     def _look(self) -> None:
         if (num_inserted := self._source.num_inserted()) is not None:
             self._num_inserted = num_inserted - self._first
-
-    def _count_frames(self) -> None:
-        """Counts what the learners agreed on: all have the same clock, and the same schedules."""
-        total = self.learning.totals["inserted_windows"]
-        self.learning.head.monitor.add_steps(total - self._num_counted)
-        self._num_counted = total

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 
 from impala import agents
 from impala.config import Config
@@ -104,6 +105,29 @@ def say_what_is_there(learning, size: int, min_size: int) -> None:
         if size < min_size:
             words += f": the first update waits until the policy has played {min_size:,}"
         learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
+
+
+def count_frames(learning, name: str, num_steps: Callable[[], int]) -> None:
+    """Makes the frames of a `LearnerNode`'s run those that were played, not those that were trained on.
+
+    They advance with the learners' agreements alone: all learners have the same clock and the same schedules, and the
+    last row, the last checkpoint and the last line that is printed count the same.
+
+    Args:
+      learning: counts them.
+      name: of the count of steps, a column of metrics.csv.
+      num_steps: returns how many steps were played for this learner since it started.
+    """
+    num_counted = 0
+
+    def count():
+        nonlocal num_counted
+        total = learning.totals[name]
+        learning.head.monitor.add_steps(total - num_counted)
+        num_counted = total
+
+    learning.counts.append(lambda: {name: num_steps()})
+    learning.after_agreement.append(count)
 
 
 def share_of(config: Config):

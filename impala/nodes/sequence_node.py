@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from impala import agents
 from impala.config import Config
 from impala.nodes.central_node import CentralNode
-from impala.nodes.replaying import from_replay, say_what_is_there, share_of, wait_for
+from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, Origin
 
@@ -26,14 +26,13 @@ class SequenceNode(CentralNode):
         first=None,
     ):  # fmt: skip
         self._table, self._sinks, self._counting = table, {}, threading.Lock()
-        self._num_steps = self._num_counted = 0  # played for this learner; of all learners', those counted as frames
+        self._num_steps = 0  # played for this learner
         super().__init__(config, spec, run, index, peers=peers, first=first)
         batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning = self.learning
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
-        learning.counts.append(lambda: dict(played_steps=self._num_steps))
-        learning.after_agreement.append(self._count_frames)
+        count_frames(learning, "played_steps", lambda: self._num_steps)
         share = share_of(config)
         say_what_is_there(learning, share.num_fresh * self._info.current_size, share.num_fresh * share.min_size)
 
@@ -72,12 +71,6 @@ class SequenceNode(CentralNode):
     def _count(self, num_steps: int) -> None:
         with self._counting:  # lanes step in threads of their own
             self._num_steps += num_steps
-
-    def _count_frames(self) -> None:
-        """Counts what the learners agreed on: all have the same clock, and the same schedules."""
-        total = self.learning.totals["played_steps"]
-        self.learning.head.monitor.add_steps(total - self._num_counted)
-        self._num_counted = total
 
     def _blocked_fraction(self) -> float:
         return sum(sink.blocked_fraction() for sink in list(self._sinks.values()))

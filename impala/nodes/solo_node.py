@@ -4,7 +4,7 @@ from impala import agents
 from impala.config import Config
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
-from impala.nodes.replaying import from_replay, say_what_is_there, wait_for
+from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.nodes.with_learner import WithLearner
@@ -21,7 +21,7 @@ class SoloNode(WithLearner):
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
-        self._config, self._spec, self._run = config, spec, run
+        self._config, self._spec, self._run, self._num_steps = config, spec, run, 0
         self.learning = learning = LearnerNode(config, spec, run, make_source=from_replay, table=table)
         from impala.acting import actors, policies
 
@@ -37,6 +37,7 @@ class SoloNode(WithLearner):
         seeds = (lane_seed(config, run.incarnation, 0, lane) for lane in range(config.actor.num_lanes))
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
         learning.jobs += [Periodically(0.0, self._keep_acting), Periodically(1.0, self._report)]
+        count_frames(learning, "played_steps", lambda: self._num_steps)
         learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
         say_what_is_there(learning, info.current_size, config.replay.min_size)
 
@@ -48,7 +49,7 @@ class SoloNode(WithLearner):
         from impala.replay import tables
         from impala.replay.windows import lengths
 
-        config, learning, agent = self._config, self.learning, agents.of(self._config)
+        config, agent = self._config, agents.of(self._config)
         n, seed = config.actor.num_lane_environments, lane_seed(config, self._run.incarnation, 0, lane)
         origin = Origin(config.seed, 0, lane * n, self._run.incarnation, 0)
         sink = windows.TableWindows(
@@ -59,11 +60,14 @@ class SoloNode(WithLearner):
         policy = policies.make(self._outputs, self._spec, n, seed=seed, behaviour=behaviour)
         writer = windows.WindowWriter(
             self._spec, n, length=config.agent.n_step, origin=origin, sink=sink,
-            on_steps=learning.head.monitor.add_steps, kept=behaviour.kept,
+            on_steps=self._count, kept=behaviour.kept,
         )  # fmt: skip
         environment = make_environment(config, n, config.actor.num_lane_threads)
         self._sinks.append(sink)
         self._lanes.append(actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_YIELDS, origin=origin))
+
+    def _count(self, num_steps: int) -> None:
+        self._num_steps += num_steps
 
     def _should_stop(self) -> bool:
         return self.learning.stop.is_set() or self.learning.is_over
