@@ -279,7 +279,8 @@ class ServerNode(ShardNode):
                     self.head.note_progress()
                 for job in jobs:
                     job.maybe_run()
-            self.server.is_done = lambda: True  # no update after the last checkpoint
+            with self.server.held():  # a gradient that is being applied is counted
+                self.server.is_done = lambda: True  # no update after the last checkpoint
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
         except Exception as error:
