@@ -16,7 +16,9 @@ drifts, it drifts for both. Where inference is central, serving is measured too 
 import json
 import math
 import multiprocessing
+import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -56,9 +58,22 @@ def _is_served(config: config_lib.Config) -> bool:
 
 
 def _alone(function, *arguments):
-    """Runs `function` in a fresh process, so that it can still choose how many cores TensorFlow uses."""
-    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+    """Runs `function` in a fresh process, so that it can still choose how many cores TensorFlow uses.
+
+    What libraries say there (Reverb, of each server that starts and ends) is shown only if it fails.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.NamedTemporaryFile("r", errors="replace") as said:
+        try:
+            with futures.ProcessPoolExecutor(1, spawn, initializer=_say_into, initargs=(said.name,)) as pool:
+                return pool.submit(function, *arguments).result()
+        except Exception:
+            sys.stderr.write(said.read())
+            raise
+
+
+def _say_into(path: str) -> None:
+    os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), 2)
 
 
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:

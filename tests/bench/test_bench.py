@@ -29,8 +29,21 @@ def alone():
         yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
 
 
-def test_alone_is_another_process():
-    assert bench._alone(os.getpid) != os.getpid()
+def test_alone_is_another_process_whose_words_are_shown_only_if_it_fails(capfd):
+    assert bench._alone(_pid_and_words) != os.getpid()
+    assert "server on port" not in capfd.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        bench._alone(_words_and_an_error)
+    assert "server on port" in capfd.readouterr().err
+
+
+def _pid_and_words():
+    os.write(2, b"server on port 1\n")
+    return os.getpid()
+
+
+def _words_and_an_error():
+    return _pid_and_words() / 0
 
 
 @pytest.mark.parametrize("name", PARTS)
