@@ -315,7 +315,8 @@ def _check_devices(config: config_lib.Config, threads: bool) -> None:
             f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
         ])  # fmt: skip
     counts = {"learner.num_learners": num_learners, "population.size": config.population.size}
-    if 0 < _num_gpus() < math.prod(counts.values()):
+    learns_on_gpus = not config.has_use_for("server.num_shards")
+    if learns_on_gpus and 0 < _num_gpus() < math.prod(counts.values()):
         said = " times ".join(f"{key}={count}" for key, count in counts.items() if count > 1)
         raise config_lib.ConfigError([
             f"{said}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "

@@ -656,7 +656,7 @@ def test_a_resolved_configuration_has_the_sections_of_its_program_and_agent_and_
     data = yaml.safe_load(config_lib.dump(config))
     assert config_lib.build(data) == config
     assert ("inference" in data) == (program in ("seed", "ga3c")) and ("ga3c" in data) == (program == "ga3c")
-    assert ("population" in data) == (program == "impala") and ("min_size" in data.get("replay", ())) == (program in ("dqn", "apex", "gorila"))
+    assert ("population" in data) == (program in ("impala", "a3c", "dppo", "gorila")) and ("min_size" in data.get("replay", ())) == (program in ("dqn", "apex", "gorila"))
     is_q_learning = program in ("dqn", "apex", "gorila")
     assert (data["loss"]["correction"] == "n_step") == ("double" in data["agent"]) == is_q_learning
     assert ("clip_rho" in data["loss"]) == (program in ("impala", "seed", "ga3c", "a3c"))

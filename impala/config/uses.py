@@ -23,7 +23,7 @@ _PRIORITISED = ("apex", "seed+r2d2")
 _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
-    "population": ("impala",),
+    "population": ("impala", *_SERVED),
     "server": _SERVED,
     "inference.timeout_seconds": ("seed",),
     "inference.num_at_once": ("seed",),

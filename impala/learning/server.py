@@ -103,6 +103,8 @@ class ParameterServer:
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
+        self.num_targets = self.version // rules.target_period if rules.target_period else 0  # rises with each θ⁻
+        self._least_version = 0  # of parameters whose gradients are of use
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
         self._round: dict[int, Push] = {}  # by worker: gradients that wait for others
         self._account = TimeAccount()
@@ -141,9 +143,9 @@ class ParameterServer:
             return self.version, self.frames, [variable.numpy() for variable in self._variables], self.statistics
 
     def target(self) -> tuple[int, list[np.ndarray]]:
-        """Returns how many periods of the target there were, and the parameters at the end of the last."""
+        """Returns the number of θ⁻ and its parameters."""
         with self._changed:
-            return self.version // self._rules.target_period, self._target
+            return self.num_targets, self._target
 
     def copy(self) -> State:
         """Returns a copy of everything; pushes wait meanwhile."""
@@ -151,6 +153,16 @@ class ParameterServer:
             version, frames, parameters, statistics = self.read()
             slots = slots_of(self._variables, self._optimizer)
             return State(version, frames, parameters, slots, statistics, self._target)
+
+    def replace(self, state: State) -> None:
+        """Takes over everything but the counts, as an update of its own; gradients of what was before are stale."""
+        with self._changed:
+            self.version += 1
+            restore(state._replace(version=self.version), self._variables, self._optimizer)
+            self.statistics, self._target = np.asarray(state.statistics), list(state.target)
+            self.num_targets += 1
+            self._least_version, self._round = self.version, {}
+            self._changed.notify_all()
 
     def held(self) -> contextlib.AbstractContextManager:
         """Within the block no gradient is applied by other threads."""
@@ -177,6 +189,8 @@ class ParameterServer:
         if push.is_outlier:
             return Verdict.OUTLIER
         staleness = self.version - push.version
+        if push.version < self._least_version:
+            return Verdict.STALE
         most = 0 if self._rules.num_awaited else self._rules.max_staleness
         if most is not None and staleness > most:
             return Verdict.STALE
@@ -188,6 +202,8 @@ class ParameterServer:
             if self._should_stop():
                 return Verdict.ENDED
             self._changed.wait(_SLICE_SECONDS)
+        if push.version < self._least_version:
+            return Verdict.STALE
         is_in = self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number)
         return Verdict.ACCEPTED if is_in else Verdict.REPEATED
 
@@ -208,6 +224,7 @@ class ParameterServer:
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
             self._target = [variable.numpy() for variable in self._variables]
+            self.num_targets += 1
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames

@@ -31,7 +31,7 @@ class Bundle(Base):
         self._exploration = agent.make_exploration(config, spec)
         self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
         self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
-        self._target = -1  # number of the θ⁻ in use, which the server renews every `target_period` updates
+        self._target = -1  # number of the θ⁻ in use
         self._replay = replay or InMemory(config, spec, _generator(config, index, incarnation))
         self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
@@ -101,7 +101,7 @@ class Bundle(Base):
     @property
     def wants_target(self) -> bool:
         """Whether the server has renewed θ⁻ since this worker fetched it."""
-        return self.version // self._config.agent.target_period != self._target
+        return self._newest_target != self._target
 
     def assign_target(self, number: int, arrays: Sequence) -> None:
         """See `Base`."""

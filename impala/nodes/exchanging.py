@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala.config import Config, flatten
+from impala.nodes import population
 
 
 class Facts(NamedTuple):
@@ -30,24 +31,29 @@ class Shard(NamedTuple):
     num_columns: int
     width: int  # of a column
     num_statistics: int
+    num_settings: int  # see `Answer`
 
     def fields(self) -> tuple[list, list]:
         """Returns shape and dtype of each array that is sent, and of each that comes back."""
         arrays = [(shape, np.float32) for shape in self.shapes]
-        statistics = ((self.num_statistics,), np.float64)
+        statistics, settings = ((self.num_statistics,), np.float64), ((self.num_settings,), np.float64)
         columns = ((self.num_columns, self.width), np.float64)
         facts = [((3,), np.int64), statistics, ((self.num_metrics,), np.float32), columns]
-        return facts + arrays, [((3,), np.int64), statistics, *arrays]
+        return facts + arrays, [((3,), np.int64), settings, statistics, *arrays]
 
 
 class Answer(NamedTuple):
-    """The answer to a gradient: the newest parameters of all shards; everything else comes from the first shard."""
+    """The answer to a gradient: the newest parameters of all shards; everything else comes from the first shard.
+
+    `settings` are the number of the newest θ⁻, and factors of the hyper-parameters that evolve in a population.
+    """
 
     verdict: int
     version: int
     frames: int
     arrays: list[np.ndarray]
     statistics: np.ndarray
+    settings: np.ndarray
 
 
 def settings_of(config: Config) -> dict[str, str]:
@@ -110,15 +116,16 @@ class Exchange:
             for request, shard, version in zip(self._requests, self._shards, self._versions)
         ]  # fmt: skip
         arrays: list[Any] = [None] * sum(len(shard.tensors) for shard in self._shards)
-        heads, statistics = [], []
+        heads, settings, statistics = [], [], []
         for one, shard in zip(pending, self._shards):
-            head, numbers, *parameters = remote.result_of(one, self._should_stop)
+            head, set_now, numbers, *parameters = remote.result_of(one, self._should_stop)
             heads.append(head)
+            settings.append(set_now)
             statistics.append(numbers)
             for index, array in zip(shard.tensors, parameters, strict=True):
                 arrays[index] = array
         self._versions = [int(version) for _, version, _ in heads]
-        return Answer(int(heads[0][0]), self._versions[0], int(heads[0][2]), arrays, statistics[0])
+        return Answer(int(heads[0][0]), self._versions[0], int(heads[0][2]), arrays, statistics[0], settings[0])
 
 
 def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:
@@ -129,6 +136,6 @@ def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, n
     return [
         Shard(
             part, [tuple(shapes[index]) for index in part], len(facts.metrics), len(facts.columns), facts.width,
-            num_statistics,
+            num_statistics, 1 + len(population.evolving(config)),
         ) for part in parts
     ]  # fmt: skip

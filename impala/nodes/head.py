@@ -57,7 +57,7 @@ class Head:
         )  # fmt: skip
         is_member = config.population.size > 1
         self._member = population.Member(config, run.member, run.folder.parent, self.state) if is_member else None
-        self.factors = self._member.factors if is_member else dict.fromkeys(config.population.parameters, 1.0)
+        self.factors = self._member.factors if is_member else dict.fromkeys(population.evolving(config), 1.0)
 
     def _restore(self) -> dict[str, Any]:
         from impala.launching import processes
@@ -221,7 +221,7 @@ class Follower:
         self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
         self.state: dict[str, Any] = {}
         self.monitor = metrics.FrameCounter(spec.frames_per_step)
-        self.factors = dict.fromkeys(config.population.parameters, 1.0)
+        self.factors = dict.fromkeys(population.evolving(config), 1.0)
         self.has_trained = False  # it never has anything to save
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:

@@ -1,7 +1,7 @@
 """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846), by the rules of IMPALA's section 5.3.
 
-Several members train side by side, each with a learner, a table and actors of its own. After `burn_in_frames`, and then
-every `period_episodes` episodes, a member looks at one other, drawn at random:
+Several members train side by side, each with a learner or parameter server and actors of its own. After
+`burn_in_frames`, and then every `period_episodes` episodes, a member looks at one other, drawn at random:
 
     exploit   if the other is fitter by more than `threshold`, take its weights, optimizer and hyper-parameters
     explore   in any case, with `probability`, multiply or divide each hyper-parameter by `factor`
@@ -12,11 +12,12 @@ where it was.
 
 Fitness is the mean return of the last 100 episodes, human-normalised if human scores exist (`monitoring.scores`). A
 hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a factor on its configured and scheduled
-value. If a member has several learners, the first one decides and tells the others.
+value. If a member has several learners, the first one decides and tells the others; if it has a parameter server, that
+applies what the optimizer needs, and tells its workers what the loss needs.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,18 @@ import numpy as np
 
 from impala.config import Config
 from impala.monitoring.logs import CsvLog
+from impala.nodes.run import Run
 
 COLUMNS = ("frames", "updates", "wall_seconds", "episodes", "fitness", "other", "other_fitness", "is_copied")
+
+
+def members(config: Config, run: Run) -> Iterator[tuple[Config, Run]]:
+    """Yields configuration and run of each member; what is given, if there is no population."""
+    if config.population.size == 1:
+        yield config, run
+        return
+    for member in range(config.population.size):
+        yield config.member(member), run._replace(folder=run.folder / config.member_name(member), member=member)
 
 
 class Member:
@@ -42,7 +53,7 @@ class Member:
         self._population, self._index = config.population, index
         kept = state.get("population", {})
         random = np.random.default_rng([config.seed, index, 0, 4])
-        drawn = {name: self._population.spread ** random.uniform(-1, 1) for name in self._population.parameters}
+        drawn = {name: self._population.spread ** random.uniform(-1, 1) for name in evolving(config)}
         self.factors = drawn | kept.get("factors", {})
         self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
         self._seed, self._others = config.seed, _others(config, index, folder)
@@ -96,6 +107,13 @@ class Member:
                 fitness=fitness, factors=self.factors, num_episodes=self._num_episodes, count=self._count
             )
         )  # fmt: skip
+
+
+def evolving(config: Config) -> tuple[str, ...]:
+    """Returns which hyper-parameters evolve: of those that are configured, the ones that the agent has."""
+    from impala import agents
+
+    return tuple(name for name in config.population.parameters if name in agents.of(config).make_schedules(config)(0))
 
 
 def scaled(scheduled: Mapping[str, float], factors: Mapping[str, float]) -> dict[str, float]:

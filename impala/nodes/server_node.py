@@ -12,7 +12,7 @@ import numpy as np
 from impala import agents
 from impala.agents import shared
 from impala.config import Config
-from impala.nodes import exchanging, working
+from impala.nodes import exchanging, population, working
 from impala.nodes.head import Head
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
@@ -27,12 +27,13 @@ class ShardNode:
       index: of the shard.
     """
 
-    RPCS = ("address", "begin", "join", "push", "read", "copy", "target")
+    RPCS = ("address", "begin", "join", "push", "read", "copy", "replace", "vary", "target")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int):
         from impala.launching import processes, roles
 
-        self.stop = processes.prepare(*((roles.SHARD, index - 1) if index else (roles.SERVER, 0)))
+        number = run.member * (config.server.num_shards - 1) + index - 1
+        self.stop = processes.prepare(*((roles.SHARD, number) if index else (roles.SERVER, run.member)))
         from impala.launching import shared_memory
 
         processes.set_tensorflow_threads(config.learner.num_tensorflow_threads)
@@ -44,7 +45,8 @@ class ShardNode:
         facts = exchanging.Facts(exchanging.settings_of(config), exchanging.parameters_of(self._parameters), [], [])
         shapes = [tuple(v.shape) for v in self._parameters]
         self._mine, self._shards = facts, exchanging.shards_of(config, shapes, facts, self.statistics.size)
-        self._shard = self._shards[index]
+        self._shard, self._factors = self._shards[index], dict.fromkeys(population.evolving(config), 1.0)
+        self._schedules = agents.of(config).make_schedules(config)
         self._address = shared_memory.new_address()
         shared_memory.Server(self._address, self.push)
 
@@ -59,17 +61,26 @@ class ShardNode:
         config = self._config
         self.server = server.ParameterServer(
             server.State(*state), lambda variables: shared.make_optimizer(config, variables),
-            agents.of(config).make_schedules(config), rules=working.rules_of(config), merge=self.statistics.merge,
-            should_stop=self.stop.is_set,
+            self._scheduled, rules=working.rules_of(config), merge=self.statistics.merge, should_stop=self.stop.is_set
         )  # fmt: skip
         self._begun.set()
+
+    def replace(self, *state: Any) -> None:
+        """Takes over the `server.State` of another member of a population; see `ParameterServer.replace`."""
+        from impala.learning import server
+
+        self.server.replace(server.State(*state))
+
+    def vary(self, factors: dict[str, float]) -> None:
+        """Takes the factors of hyper-parameters that evolve in a population."""
+        self._factors = {name: factors[name] for name in self._factors}  # in the order of an answer's settings
 
     def address(self) -> str:
         """Returns the address of `push` in shared memory."""
         return self._address
 
-    def join(self, worker: int, facts: tuple) -> tuple[int, int, list, np.ndarray]:
-        """Lets a worker in; returns version, frames, parameters and statistics of this shard.
+    def join(self, worker: int, facts: tuple) -> tuple[int, int, list, np.ndarray, np.ndarray]:
+        """Lets a worker in; returns version, frames, parameters, statistics and settings of this shard.
 
         Raises:
           remote.Refused: the worker's network or configuration is another one.
@@ -81,10 +92,10 @@ class ShardNode:
         if said := exchanging.difference(self._mine, theirs):
             raise Refused(f"worker {worker} has {said}, as the server has")
         self._facts[worker] = theirs
-        return self.read()
+        return *self.read(), self._settings()
 
     def push(self, name: tuple[int, int], number: int, *arrays: Any) -> tuple:
-        """Takes a gradient of a worker, `name` being its index and life; returns verdict, statistics and parameters.
+        """Takes a gradient of a worker, `name` being its index and life; returns the parts of an `exchanging.Answer`.
 
         Raises:
           remote.Refused: the worker has not joined, or the arrays are not those that were agreed on.
@@ -104,7 +115,8 @@ class ShardNode:
                 push, lambda update: self._accepted(update, push.num_frames, facts, metrics, columns)
             )
             now, frames, parameters, statistics = self.server.read()
-        return np.array([verdict, now, frames], np.int64), statistics, *parameters
+            settings = self._settings()
+        return np.array([verdict, now, frames], np.int64), settings, statistics, *parameters
 
     def read(self) -> tuple[int, int, list, np.ndarray]:
         """Returns version, frames, parameters and statistics of this shard, once it has begun."""
@@ -122,6 +134,12 @@ class ShardNode:
     def copy(self) -> tuple:
         """Returns a `server.State` of this shard."""
         return tuple(self.server.copy())
+
+    def _scheduled(self, frames: int) -> dict[str, float]:
+        return population.scaled(self._schedules(frames), self._factors)
+
+    def _settings(self) -> np.ndarray:
+        return np.array([self.server.num_targets, *self._factors.values()], np.float64)
 
     def _check(self, worker: int, arrays: Sequence[np.ndarray]) -> exchanging.Facts:
         from impala.acting.remote import Refused
@@ -176,11 +194,11 @@ class ServerNode(ShardNode):
         self._optimizer = shared.make_optimizer(config, self._parameters)
         self._target = list(getattr(self.network, "target_variables", ()))
         self._saved_statistics = tf.Variable(self.statistics.initial())
-        trackables = dict(network=self.network, optimizer=self._optimizer)
+        self._trackables = dict(network=self.network, optimizer=self._optimizer)
         if self.statistics.size:
-            trackables["statistics"] = self._saved_statistics
+            self._trackables["statistics"] = self._saved_statistics
         self.head = Head(
-            config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold, trackables=trackables
+            config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold, trackables=self._trackables
         )
         self.begin(*self._part(0))
         self.server.is_done = self.head.is_done
@@ -268,10 +286,11 @@ class ServerNode(ShardNode):
         self.head.begin()
         processes.begin(self.stop)
         self.stop.doing = "starting"  # until the first gradient
-        jobs = self.head.jobs(self._log, copy=None)  # there is no population
+        jobs = self.head.jobs(self._log, self._copy)
         try:
             for pending in [o.futures.begin(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
                 pending.result()
+            self._vary_all()
             while not (self.stop.is_set() or self.head.is_done()):
                 self.stop.wait(_LOOK_SECONDS)
                 if self.head.has_trained:
@@ -279,6 +298,8 @@ class ServerNode(ShardNode):
                     self.head.note_progress()
                 for job in jobs:
                     job.maybe_run()
+                if self._factors != self.head.factors:  # it has evolved
+                    self._vary_all()
             with self.server.held():  # a gradient that is being applied is counted
                 self.server.is_done = lambda: True  # no update after the last checkpoint
             self.stop.doing = "saving"
@@ -287,6 +308,22 @@ class ServerNode(ShardNode):
             logging.exception("the parameter server failed")
             status, words = processes.EXIT_TRY_AGAIN, f"the parameter server failed: {error}"
         processes.finish(status, words)
+
+    def _vary_all(self) -> None:
+        for pending in [other.futures.vary(self.head.factors) for other in self._others]:
+            pending.result()
+        self.vary(self.head.factors)
+
+    def _copy(self, folder) -> dict[str, Any]:
+        """Takes over all but the counts of another member's checkpoints; returns the state that goes with them."""
+        from impala.learning import checkpoints
+
+        # Only what checkpoints are made of is changed if this fails.
+        state = checkpoints.Checkpoints(folder, **self._trackables).restore(report=logging.warning, read_only=True)
+        for pending in [o.futures.replace(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
+            pending.result()
+        self.replace(*self._part(0))
+        return state or {}
 
     def _explores(self) -> dict[str, float]:
         """Returns how much workers explore, which depends on the run's frames; {} for an agent that does not replay."""
@@ -314,7 +351,7 @@ class ServerNode(ShardNode):
         self._logged = now
         refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE, Verdict.OUTLIER)
         columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in refused}
-        scheduled = agents.of(self._config).make_schedules(self._config)(self.frames())
+        scheduled = self._scheduled(self.frames())
         penalty = dict(penalty=self.statistics.beta(self.server.statistics)) if self.statistics.has_penalty else {}
         columns |= penalty | self._explores() | dict(server_busy_fraction=busy) | self._staleness()
         self.head.log(scheduled=scheduled, fill=None, columns=columns)

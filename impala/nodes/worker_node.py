@@ -22,7 +22,7 @@ class WorkerNode:
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, servers, table=None):
         from impala.launching import processes, roles
 
-        self._stop = processes.prepare(roles.ACTOR, index)
+        self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._index, self._servers = config, spec, index, servers
         self._incarnation = processes.incarnation(run.incarnation)
@@ -44,7 +44,8 @@ class WorkerNode:
             states.append(remote.result_of(pending, self._stop.is_set))
             for tensor, array in zip(shard.tensors, states[-1][2], strict=True):
                 arrays[tensor] = array
-        version, frames, _, statistics = states[0]
+        version, frames, _, statistics, settings = states[0]
+        worker.heed(settings)
         worker.assign(version, frames, arrays, statistics)
         self._shards = shards
         if worker.wants_target:
@@ -113,6 +114,7 @@ class WorkerNode:
                         gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient)
                     )
                 worker.answered(answer.verdict)
+                worker.heed(answer.settings)
                 worker.assign(answer.version, answer.frames, answer.arrays, answer.statistics)
                 if worker.wants_target:
                     self._fetch_target()

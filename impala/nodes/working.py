@@ -8,7 +8,7 @@ import numpy as np
 from impala import agents
 from impala.agents import shared
 from impala.config import Config
-from impala.nodes import exchanging
+from impala.nodes import exchanging, population
 from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.types import Chunk, EnvironmentSpec, Episode, Origin, zeros
 
@@ -42,6 +42,7 @@ class Base:
         self._differentiator = agent.make_differentiator(config, self.network)
         self._schedules = agent.make_schedules(config)
         self.version = self._frames = 0  # of the parameters
+        self._newest_target, self._factors = 0, dict.fromkeys(population.evolving(config), 1.0)
         self.lanes, self._closing, self._steps = [], [], iter(())
 
     @property
@@ -69,6 +70,11 @@ class Base:
 
         self._assign_weights(self.variables, Weights(version, arrays))
         self.version, self._frames = version, frames
+
+    def heed(self, settings: np.ndarray) -> None:
+        """Takes over the settings of an `exchanging.Answer`."""
+        self._newest_target = int(settings[0])
+        self._factors = dict(zip(self._factors, settings[1:].tolist()))
 
     def act(self) -> list[Episode]:
         """Steps one lane's environments once; returns the episodes that ended."""
@@ -110,7 +116,7 @@ class Base:
 
     def _scheduled(self) -> dict[str, float]:
         """Returns those hyper-parameters that are the loss's; the others are the server's."""
-        scheduled = self._schedules(self._frames)
+        scheduled = population.scaled(self._schedules(self._frames), self._factors)
         return {name: value for name, value in scheduled.items() if name not in ("learning_rate", "epsilon")}
 
 

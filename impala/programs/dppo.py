@@ -23,7 +23,7 @@ import launchpad as lp
 
 from impala.config import Config
 from impala.launching import roles
-from impala.nodes import served
+from impala.nodes import population, served
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
@@ -31,8 +31,9 @@ ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires the shards of the parameter server, `actor.num_actors` workers, and the evaluator if there is one."""
+    """Wires the server's shards, `actor.num_actors` workers and the evaluator, of each member of a population."""
     program = lp.Program(config.program)
-    servers = served.add_servers(program, config, spec, run)
-    served.add_workers(program, config, spec, run, servers)
+    for of_member, its_run in population.members(config, run):
+        servers = served.add_servers(program, of_member, spec, its_run)
+        served.add_workers(program, of_member, spec, its_run, servers)
     return program

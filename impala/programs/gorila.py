@@ -25,7 +25,7 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.table_node import TableNode
-from impala.nodes import replaying, served
+from impala.nodes import population, replaying, served
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
@@ -33,11 +33,19 @@ ROLES = (roles.TABLE, roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires the parameter server's shards, `actor.num_actors` bundles, the table that they may share, the evaluator."""
+    """Wires server, `actor.num_actors` bundles, table, evaluator if there are any, of each member of a population."""
     program = lp.Program(config.program)
-    table = None
-    if config.replay.shared:
-        table = program.add_node(TableNode(lambda: replaying.make_tables(config, spec, is_limited=False)), "table")
-    servers = served.add_servers(program, config, spec, run)
-    served.add_workers(program, config, spec, run, servers, table=table)
+    for of_member, its_run in population.members(config, run):
+        table = _add_table(program, of_member, spec, its_run) if config.replay.shared else None
+        servers = served.add_servers(program, of_member, spec, its_run)
+        served.add_workers(program, of_member, spec, its_run, servers, table=table)
     return program
+
+
+def _add_table(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run):
+    """Adds the table that all bundles share; returns its handle."""
+
+    def make_tables():
+        return replaying.make_tables(config, spec, is_limited=False)
+
+    return program.add_node(TableNode(make_tables, run.member), "table")

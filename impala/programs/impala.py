@@ -30,7 +30,7 @@ from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
-from impala.nodes import learner_group
+from impala.nodes import learner_group, population
 from impala.nodes.actor_node import ActorNode
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.learner_node import LearnerNode
@@ -43,12 +43,8 @@ ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
     """Wires the tables, learners and actors of one agent, or of every member of a population."""
     program = lp.Program(config.program)
-    if config.population.size == 1:
-        _add_member(program, config, spec, run)
-    else:
-        for member in range(config.population.size):
-            folder = run.folder / config.member_name(member)
-            _add_member(program, config.member(member), spec, run._replace(folder=folder, member=member))
+    for of_member, its_run in population.members(config, run):
+        _add_member(program, of_member, spec, its_run)
     return program
 
 

@@ -220,3 +220,34 @@ def test_from_many_threads_every_gradient_is_applied_once():
         list(pool.map(work, range(num_threads)))
     assert server.read()[:2] == (num_threads * num_pushes,) * 2
     assert seen == list(range(1, num_threads * num_pushes + 1)), "told in order, before the next"
+
+
+def test_what_it_takes_over_from_another_is_the_others_and_counts_as_an_update():
+    fit, server = make(name="adam", target_period=2), make(name="adam", target_period=2)
+    for number in range(5):
+        push(fit, number)
+    for number in range(2):
+        push(server, number, gradients=parameters(7))
+    assert server.num_targets == 1
+    theirs = fit.copy()
+    server.replace(theirs)
+    mine = server.copy()
+    assert (mine.version, mine.frames, server.num_targets) == (3, 40, 2)
+    for one, other in ((mine.parameters, theirs.parameters), (mine.target, theirs.target), *zip(mine.slots, theirs.slots)):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert push(server, 9, version=2) is Verdict.STALE, "a gradient of the parameters before"
+    assert push(server, 10, version=3) is Verdict.ACCEPTED and server.num_targets == 3
+
+
+def test_a_gradient_that_waits_at_a_barrier_is_stale_once_another_is_taken_over():
+    fit, server = make(), make(num_awaited=2)
+    push(fit, 0)
+    with futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(push, server, 0, worker=0, version=0)
+        assert not futures.wait([waiting], 0.3).done
+        server.replace(fit.copy())
+        assert waiting.result(20) is Verdict.STALE
+    with futures.ThreadPoolExecutor(2) as pool:
+        assert [one.result(20) for one in [pool.submit(push, server, 1, worker=w) for w in (0, 1)]] == [Verdict.ACCEPTED] * 2
+    assert server.version == 2

@@ -153,13 +153,14 @@ def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard
     ):  # fmt: skip
         with pytest.raises(Refused, match=words):
             node.join(1, tuple(changed))
-    version, frames, arrays, statistics = node.join(1, tuple(facts))
+    version, frames, arrays, statistics, settings = node.join(1, tuple(facts))
+    assert settings.tolist() == [0, 1, 1, 1], "the number of θ⁻, and factors of a population"
     assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
 
 
 def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
     node, facts = shard
-    _, _, arrays, statistics = node.join(0, tuple(facts))
+    _, _, arrays, statistics, _ = node.join(0, tuple(facts))
     assert statistics.size == 0
     sent = [np.array([0, 20, 1]), statistics, np.full(1, 20, np.float32), np.zeros((5, 4)), *(np.zeros_like(array) for array in arrays)]
     with pytest.raises(Refused, match="worker 3 has not joined"):
@@ -167,7 +168,7 @@ def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
     for wrong in (sent[:-1], [*sent[:-1], sent[-1].astype(np.float64)], [*sent[:-1], sent[-1][None]]):
         with pytest.raises(Refused, match="worker 0: arrays .*; expected those of its shard"):
             node.push((0, 0), 1, *wrong)
-    answer, _, *parameters = node.push((0, 0), 1, *sent)
+    answer, _, _, *parameters = node.push((0, 0), 1, *sent)
     assert answer.tolist() == [0, 1, 20] and len(parameters) == len(arrays)
     answer, *_ = node.push((0, 0), 1, *sent)
     assert answer.tolist() == [2, 1, 20], "repeated"

@@ -2,19 +2,27 @@
 
 import json
 import math
+import os
+import threading
+import time
+from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
+from impala import agents, lockstep
 from impala import config as config_lib
-from impala import lockstep
 from impala.learning import checkpoints, weights
 from impala.monitoring.logs import read_csv
+from impala.nodes import checking, server_node, workers
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.population import Member, are_others_done, scaled
+from impala.nodes.population import Member, are_others_done, evolving, scaled
+from impala.nodes.run import Run
 from tests.programs import running
+
+A3C = ["train", "--config", "configs/a3c_catch.yaml", "--server.num-shards", "2", "--actor.num-actors", "1"]
 
 
 def build(**overrides):
@@ -163,6 +171,85 @@ def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path)
         np.testing.assert_array_equal(variable, array)
 
 
+@pytest.fixture
+def make_server(folder, monkeypatch):
+    """Returns a function (config, member) → the first shard of two of a member's server, in this process."""
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+
+    def call(function):
+        def start(*arguments):
+            done = futures.Future()
+            done.set_result(function(*arguments))
+            return done
+
+        return start
+
+    def make(config, member):
+        spec = checking.check(config)
+        its_run = Run(folder / f"member_{member}", os.getpid(), time.monotonic(), 0, member=member)
+        shard = server_node.ShardNode(config, spec, its_run, 1)
+        other = SimpleNamespace(**{name: call(getattr(shard, name)) for name in shard.RPCS})
+        server = server_node.ServerNode(config, spec, its_run, others=[SimpleNamespace(futures=other)])
+        shard.begin(*server._part(1))
+        server._vary_all()
+        return server, shard
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["a3c_catch", "dppo_pendulum", "gorila_catch"])
+def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
+    made = config_lib.load(f"configs/{name}.yaml", {"population.size": 2, "server.num_shards": 2})
+    (fit, fits_other), (server, shard) = (make_server(made.member(index), index) for index in range(2))
+    random = np.random.default_rng(0)
+    noise = lambda arrays: [array + random.normal(size=array.shape).astype(np.float32) for array in arrays]  # noqa: E731
+    for one in (fit, fits_other):
+        state = one.server.copy()
+        one.server.replace(state._replace(
+            parameters=noise(state.parameters), slots=[noise(slots) for slots in state.slots], target=noise(state.target),
+            statistics=np.arange(state.statistics.size, dtype=float),
+        ))  # fmt: skip
+    fit.head.factors["learning_rate"] = 1.44
+    fit.head.monitor.add_steps(7)
+    assert fit.head.save() is None
+    state = server._copy(fit._run.folder / "checkpoints")
+    assert state["population"]["factors"]["learning_rate"] == 1.44 and "frames" in state
+    with fit._hold(), server._hold():
+        for one, other in zip(of(fit), of(server), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert server.server.version == shard.server.version == 1 and server.server.frames == 0
+
+    server.head.factors["learning_rate"] = 1.2
+    server._vary_all()
+    base = agents.of(made).make_schedules(made)(0)["learning_rate"]
+    assert server._scheduled(0)["learning_rate"] == shard._scheduled(0)["learning_rate"] == 1.2 * base
+    assert server._settings()[1:].tolist() == [1.2 if key == "learning_rate" else 1.0 for key in evolving(made)]
+
+
+def of(server):
+    """Returns all that a checkpoint of a server holds."""
+    variables = [*server.network.variables, *server._optimizer.variables(), server._saved_statistics]
+    return [variable.numpy() for variable in variables]
+
+
+def test_workers_take_the_factors_of_what_the_loss_needs():
+    made = config_lib.load("configs/a3c_catch.yaml", {"population.size": 2, "population.parameters": ["entropy_cost", "epsilon"]})
+    worker = workers.make(made, checking.check(made), 0)
+    before = worker._scheduled()
+    worker.heed(np.array([0.0, 3.0, 5.0]))
+    assert worker._scheduled() == {"entropy_cost": 3.0 * before["entropy_cost"]}
+    worker.close()
+
+
+def test_only_what_an_agent_has_evolves():
+    made = config_lib.load("configs/gorila_catch.yaml", {"population.size": 2})
+    assert evolving(made) == ("learning_rate", "epsilon")
+    assert evolving(build()) == ("learning_rate", "entropy_cost", "epsilon")
+
+
 def test_it_waits_for_the_others_last_frames(folder):
     config = build(total_frames=1_000)
     publish(folder, 1, None, {}, frames=1_000)
@@ -173,10 +260,11 @@ def test_it_waits_for_the_others_last_frames(folder):
     assert are_others_done(config, 0, folder) and not are_others_done(config, 1, folder)
 
 
-def test_a_population_evolves_and_resumes(tmp_path):
+@pytest.mark.parametrize("start, height", [(running.CATCH, 1072), (A3C, 1430)], ids=["impala", "a3c"])
+def test_a_population_evolves_and_resumes(start, height, tmp_path):
     folder = tmp_path / "run"
     command = [
-        *running.CATCH, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
+        *start, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
         "--population.period-episodes", 200, "--population.threshold", 0.02, "--checkpoint-period-seconds", 1,
         "--population.probability", 1.0,
         "--target-return", 2,
@@ -208,7 +296,7 @@ def test_a_population_evolves_and_resumes(tmp_path):
             assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
     plotted = running.run("plot", folder)
     assert plotted.returncode == 0, plotted.stderr
-    assert plt.imread(folder / "curves.png").shape[:2] == (1072, 1430), "a third row of panels: what evolves"
+    assert plt.imread(folder / "curves.png").shape[:2] == (height, 1430), "a further row of panels: what evolves"
     refused = running.run("evaluate", folder)
     assert refused.returncode == 2 and "expected one of its members" in refused.stderr
     changed = running.run(*command, "--total-frames", total, "--population.size", 3)
