@@ -98,7 +98,7 @@ def a2c(configuration):
     return [variable.numpy() for variable in variables]
 
 
-@pytest.mark.parametrize("name", ["catch", "river_swim"])
+@pytest.mark.parametrize("name", [pytest.param("catch", marks=pytest.mark.soak), "river_swim"])
 def test_impala_seed_ga3c_and_a3c_are_one_number_and_a2c_is_it_too(name):
     impala, batches = played(config("impala", name))
     assert any(batch.is_first.numpy()[1:].any() for batch in batches), "episodes end on the way"

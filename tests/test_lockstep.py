@@ -243,7 +243,7 @@ def learn(name, target, **kwargs):
     return score
 
 
-@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.soak), 3])
 def test_it_learns_catch(lag):
     assert learn("catch", 0.9, lag=lag) >= 0.9
 

@@ -168,6 +168,7 @@ def test_lockstep_on_one_core(alone, config):
     assert alone(whole.lockstep_rate, config, 0.5) > 100
 
 
+@pytest.mark.soak
 def test_every_scheme_has_a_share(alone):
     from impala import corrections, losses
 
