@@ -210,6 +210,7 @@ def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_e
     parts = {host: host.all_processes["raylet"][0].process for host in cluster.hosts}
     (host,) = [host for host, part in parts.items() if part.pid == raylet.pid]
     everything = [raylet, *raylet.children(recursive=True)]
+    time.sleep(3.0)  # so that the launcher has heard that the actor acts: what still starts may be silent for longer
     began = time.monotonic()
     for each in everything:
         each.suspend()
