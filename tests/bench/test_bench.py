@@ -117,7 +117,7 @@ def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for
     assert (DQN.learner.batch_size, DQN.replay.samples_per_insert, DQN.steps_per_update) == (32, 4.0, 8.0)
 
 
-@pytest.mark.parametrize("program", ["seed", "ga3c"])
+@pytest.mark.parametrize("program", ["seed", pytest.param("ga3c", marks=pytest.mark.soak)])
 def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
     rates = alone(serving.serving_rates, config, 0.5)

@@ -137,13 +137,13 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
         "train", "--environment.name", "Pendulum-v1", "--network.torso", "mlp", "--loss.reward-clipping", "none",
         "--loss.popart", "true", "--learner.batch-size", 8, "--log-period-seconds", 1, "--run", folder,
     ]  # fmt: skip
-    result = run(*command, "--total-frames", 20_000)  # the episodes of the last second are not reported
+    result = run(*command, "--total-frames", 10_000)  # the episodes of the last second are not reported
     assert result.returncode == 0, result.stderr
     last = rows(folder)[-1]
     assert int(last["skipped_updates"]) == int(last["missing_chunks"]) == 0
     assert 0 <= float(last["kl_mu_pi"]) < 0.5 and np.isfinite(float(last["entropy"]))
     scores = [float(episode["score"]) for episode in read_csv(folder / "episodes.csv")]
-    assert len(scores) >= 64 and -1_900 < np.mean(scores) < -500
+    assert len(scores) >= 32 and -1_900 < np.mean(scores) < -500
     assert run("export", folder).returncode == 0 and (folder / "export" / "saved_model.pb").exists()
 
 
