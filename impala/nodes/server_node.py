@@ -288,9 +288,9 @@ class ServerNode(ShardNode):
         self.stop.doing = "starting"  # until the first gradient
         jobs = self.head.jobs(self._log, self._copy)
         try:
+            self._vary_all()  # first: workers join once all shards have begun
             for pending in [o.futures.begin(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
                 pending.result()
-            self._vary_all()
             while not (self.stop.is_set() or self.head.is_done()):
                 self.stop.wait(_LOOK_SECONDS)
                 if self.head.has_trained:
