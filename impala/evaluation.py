@@ -110,10 +110,11 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
     how = "greedy" if greedy else "sampled"
     for row in rows:
         task = f"{row['environment']}: " if len(rows) > 1 else ""
-        print(
-            f"{task}{row['mean']:.2f} ± {row['half_interval_95']:.2f} (95 % interval of the mean of {num_episodes} "
-            f"{how} episodes), weights of update {row['updates']} · {folder / 'evaluations.csv'}"
-        )
+        score = f"{row['mean']:.2f} (one {how} episode)"
+        if num_episodes > 1:
+            interval = f"95 % interval of the mean of {num_episodes} {how} episodes"
+            score = f"{row['mean']:.2f} ± {row['half_interval_95']:.2f} ({interval})"
+        print(f"{task}{score}, weights of update {row['updates']} · {folder / 'evaluations.csv'}")
     normalised = {row["environment"]: row["human_normalised"] for row in rows}
     if None in normalised.values():
         return 0

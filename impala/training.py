@@ -116,6 +116,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     from impala.nodes.run import Run
 
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
+    for line in config_lib.without_effect(config):
+        _tell(f"NOTE: {line}")
     if table_mb["queue"]:
         _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
     if table_mb["replay"]:

@@ -5,6 +5,7 @@ Imports neither TensorFlow nor a station, so that wrong usage is refused at once
 """
 
 from impala.config import shipped
+from impala.config.effects import without_effect
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.reading import (
     as_data,
@@ -37,5 +38,5 @@ __all__ = [
     "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
     "Fraction", "Frames", "LearningRate", "LossConfig", "NonNegative", "Positive", "QCorrection", "as_data", "build",
     "describe", "documented", "dump", "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml",
-    "shipped",
+    "shipped", "without_effect",
 ]  # fmt: skip

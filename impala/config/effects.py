@@ -1,0 +1,103 @@
+"""Which keys have an effect only with certain values of others, as `loss.lambda` with a correction that has a trace."""
+
+from collections.abc import Callable
+from typing import Any
+
+from impala import own
+from impala.config import uses
+from impala.config.schema import Config
+
+_TRACED = ("vtrace", "impact", "clear", "laser")  # the last three have V-trace's targets
+
+
+def _one_of(*words: Any) -> Callable[[Any], bool]:
+    return lambda value: value in words or own.is_own(str(value))  # a correction of one's own may use any key
+
+
+def _not(*words: Any) -> Callable[[Any], bool]:
+    return lambda value: value not in words
+
+
+def _has_atari(name: str | tuple[str, ...]) -> bool:
+    return any(each.startswith("atari:") for each in ((name,) if isinstance(name, str) else name))
+
+
+def _with_correction(*words: str) -> dict[str, Callable]:
+    return {"loss.correction": _one_of(*words)}
+
+
+_LEAKY, _PENALTY = _with_correction("leaky_vtrace"), _with_correction("penalty")
+_CLIPS = {**_with_correction("ppo_clip", "impact", "clip"), "agent.value_clip": bool}
+_CHANGES = _not("constant")
+_SEVERAL, _EVALUATES = {"population.size": _not(1)}, {"evaluator.num_episodes": bool}
+
+_ONLY_WITH = {  # key → {other key: which of its values}; one that fits is enough
+    "loss.clip_rho": _with_correction(*_TRACED, "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace"),
+    "loss.clip_c": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace"),
+    "loss.clip_pg": _with_correction(*_TRACED, "one_step_is", "vtrace_c0", "leaky_vtrace", "upgo"),
+    "loss.lambda": _with_correction(
+        *_TRACED, "vtrace_unweighted_pg", "leaky_vtrace", "td_lambda", "ppo_clip", "retrace", "tree_backup", "q_lambda",
+        "peng_q_lambda", "clip", "penalty",
+    ),
+    "loss.pg_bootstrap": _with_correction(*_TRACED),
+    "loss.allow_expansion": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace"),
+    "loss.alpha_rho": _LEAKY,
+    "loss.alpha_c": _LEAKY,
+    "loss.control_variate": _with_correction("per_decision_is"),
+    "loss.epsilon": _with_correction("epsilon_add", "epsilon_max"),
+    "loss.surrogate_clip": _CLIPS,
+    "loss.ratio_max": _with_correction("impact"),
+    "loss.target_period": _with_correction("impact"),
+    "loss.policy_cloning_cost": _with_correction("clear"),
+    "loss.value_cloning_cost": _with_correction("clear"),
+    "loss.trust_threshold": _with_correction("laser"),
+    "loss.popart_step": {"loss.popart": bool},
+    "agent.policy_epsilon": {"loss.correction": _not("n_step")},
+    "agent.n_step": _with_correction("n_step") | {"agent.name": _not("q_unrolls")},
+    "agent.huber_threshold": {"agent.error": _one_of("huber")},
+    "agent.clip_schedule": _CLIPS,
+    **{f"agent.kl_{name}": _PENALTY for name in ("beta", "tolerance", "factor")},
+    "agent.kl_target": _PENALTY | {"agent.kl_hinge": bool},
+    "agent.priority_max_share": {"replay.priority_exponent": bool},
+    "learner.adam_beta1": {"learner.optimizer": _one_of("adam")},
+    "learner.rmsprop_decay": {"learner.optimizer": _one_of("rmsprop", "centered_rmsprop")},
+    "learner.rmsprop_momentum": {"learner.optimizer": _one_of("rmsprop", "centered_rmsprop")},
+    "learner.learning_rate_frames": {
+        "learner.learning_rate_schedule": _CHANGES, "loss.entropy_cost_schedule": _CHANGES,
+        "agent.clip_schedule": _CHANGES,
+    },
+    "network.hidden_sizes": {"network.torso": _one_of("mlp")},
+    "network.core_size": {"network.core": _one_of("lstm")},
+    "environment.protocol": {"environment.name": _has_atari},
+    "environment.action_set": {"environment.name": _has_atari},
+    "replay.size": {"replay.fraction": bool, "program": _not("impala")},
+    "replay.importance_exponent": {"replay.priority_exponent": bool},
+    "replay.queue_size": {"learner.max_lag": lambda bound: bound is None},
+    "learner.num_prefetched_batches": {"program": _not("gorila"), "replay.shared": bool},
+    "actor.max_episode_frames": {"environment.name": _has_atari},
+    "server.num_late": {"server.barrier": bool},
+    "evaluator.period_seconds": _EVALUATES,
+    "evaluator.greedy": _EVALUATES,
+    **{f"population.{name}": _SEVERAL for name in (
+        "burn_in_frames", "period_episodes", "threshold", "parameters", "spread", "factor", "probability",
+    )},
+}  # fmt: skip
+
+
+def without_effect(config: Config) -> list[str]:
+    """Returns a line for each key that is set to another value than its default and changes nothing in training."""
+    if own.is_own(config.agent.name):
+        return []  # it may use any key
+    leaves, lines = {leaf.key: leaf for leaf in uses.leaves(config)}, []
+    if "entropy_cost" in config.population.parameters and "parameters" in config.population.model_fields_set:
+        if config.has_use_for("population.parameters") and not config.has_use_for("loss.entropy_cost"):
+            lines.append(f"population.parameters: entropy_cost does not evolve with agent.name={config.agent.name}")
+    for key, conditions in _ONLY_WITH.items():
+        leaf = leaves.get(key)
+        if leaf is None or not leaf.is_set or leaf.value == leaf.default or not config.has_use_for(key):
+            continue
+        others = {other: leaves[other].value for other in conditions if other in leaves and config.has_use_for(other)}
+        if others and not any(conditions[other](value) for other, value in others.items()):
+            reasons = " and ".join(f"{other}={value}" for other, value in others.items())
+            lines.append(f"{key}={leaf.value} has no effect on training with {reasons}")
+    return lines

@@ -1,0 +1,79 @@
+"""Keys that are set and change nothing are named; the table of them agrees with what corrections take."""
+
+import inspect
+
+import pytest
+
+from impala import config as config_lib
+from impala import corrections, losses
+from impala.config import effects, sections
+
+OF_SCHEMES = {  # keys whose use the signatures of corrections and terms of the loss tell
+    "clip_rho", "clip_c", "clip_pg", "lambda_", "pg_bootstrap", "alpha_rho", "alpha_c", "control_variate", "epsilon",
+    "surrogate_clip", "ratio_max", "policy_cloning_cost", "value_cloning_cost", "trust_threshold", "allow_expansion",
+}  # fmt: skip
+
+
+def parameters_of(word):
+    if word in losses.POLICY_TERMS:
+        term = losses.POLICY_TERMS[word]
+        return {*inspect.signature(term.make).parameters, *inspect.signature(corrections.SCHEMES[term.correction]).parameters}
+    names = {"is": "importance_sampling", "n_step": "none"}
+    return set(inspect.signature((corrections.SCHEMES | corrections.Q_SCHEMES)[names.get(word, word)]).parameters)
+
+
+@pytest.mark.parametrize("agent", ["actor_critic", "q_learning"])
+@pytest.mark.parametrize("name", sorted(OF_SCHEMES))
+def test_the_table_says_what_the_signatures_of_schemes_say(agent, name):
+    field = sections.LossConfig.model_fields[name]
+    fits = effects._ONLY_WITH[f"loss.{field.alias or name}"]["loss.correction"]
+    for word in sections.CORRECTIONS_OF[agent]:
+        assert fits(word) == (name in parameters_of(word)), word
+    assert fits("my_module:mine"), "one of the user's own may use it"
+
+
+def test_every_key_of_the_table_exists():
+    assert {*effects._ONLY_WITH, *(other for each in effects._ONLY_WITH.values() for other in each)} <= {*config_lib.keys()}
+
+
+@pytest.mark.parametrize("word", sorted(config_lib.shipped.trainings()))
+def test_shipped_configurations_set_no_key_in_vain(word):
+    assert not config_lib.without_effect(config_lib.load(config_lib.shipped.trainings()[word]))
+
+
+@pytest.mark.parametrize("word, keys, lines", [
+    ("catch", {"loss.correction": "none", "loss.lambda": 0.9},
+     ["loss.lambda=0.9 has no effect on training with loss.correction=none"]),
+    ("catch", {"loss.correction": "td_lambda", "loss.lambda": 0.9}, []),
+    ("catch", {"loss.correction": "none", "loss.lambda": 1.0}, []),
+    ("catch", {"loss.correction": "my_module:mine", "loss.lambda": 0.9}, []),
+    ("catch", {"learner.rmsprop_decay": 0.9, "replay.size": 500},
+     ["learner.rmsprop_decay=0.9 has no effect on training with learner.optimizer=adam",
+      "replay.size=500 has no effect on training with replay.fraction=0.0 and program=impala"]),
+    ("catch", {"replay.fraction": 0.5, "replay.size": 500}, []),
+    ("catch", {"environment.protocol": "rllib"},
+     ["environment.protocol=rllib has no effect on training with environment.name=catch"]),
+    ("q_unrolls_catch", {"agent.n_step": 3},
+     ["agent.n_step=3 has no effect on training with loss.correction=retrace and agent.name=q_unrolls"]),
+    ("dqn_catch", {"loss.correction": "retrace"}, []),
+    ("dppo_catch", {"loss.correction": "penalty", "loss.surrogate_clip": 0.3},
+     ["loss.surrogate_clip=0.3 has no effect on training with loss.correction=penalty and agent.value_clip=False"]),
+    ("dppo_catch", {"loss.correction": "penalty", "loss.surrogate_clip": 0.3, "agent.value_clip": True}, []),
+    ("dppo_catch", {"agent.kl_target": 0.02, "agent.kl_hinge": 1000.0}, []),
+    ("dppo_catch", {"agent.kl_target": 0.02},
+     ["agent.kl_target=0.02 has no effect on training with loss.correction=clip and agent.kl_hinge=0.0"]),
+    ("catch", {"learner.max_lag": 24, "replay.queue_size": 77},
+     ["replay.queue_size=77 has no effect on training with learner.max_lag=24"]),
+    ("ga3c_catch", {"replay.queue_size": 77}, []),
+    ("apex_catch", {"actor.max_episode_frames": 99},
+     ["actor.max_episode_frames=99 has no effect on training with environment.name=catch"]),
+    ("gorila_catch", {"population.parameters": ["entropy_cost", "learning_rate"], "population.size": 2},
+     ["population.parameters: entropy_cost does not evolve with agent.name=q_learning"]),
+    ("gorila_catch", {"population.size": 2}, []),
+    ("catch", {"agent.name": "my_module:mine", "loss.popart_step": 0.1}, []),
+    ("seed_catch", {"learner.learning_rate_frames": 5_000, "learner.learning_rate_schedule": "constant"},
+     ["learner.learning_rate_frames=5000 has no effect on training with "
+      "learner.learning_rate_schedule=constant and loss.entropy_cost_schedule=constant"]),
+])  # fmt: skip
+def test_what_has_no_effect_is_named(word, keys, lines):
+    assert config_lib.without_effect(config_lib.load(config_lib.shipped.trainings()[word], keys)) == lines
