@@ -1,7 +1,8 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347; Heess et al. 2017, arXiv:1707.02286).
 
     clip:     maximise min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)
-    penalty:  maximise ρ A − β KL(μ‖π) − ξ max(0, mean KL − 2 KL_target)²
+    penalty:  maximise ρ A − β KL(μ‖π)
+    hinge:    − ξ max(0, mean KL − 2 KL_target)², added to either; with the penalty in Heess et al.
     value:    ½ (V − v)², or with `value_clip` the larger of that and ½ (clip(V, V_old ± ε) − v)²
 
 ρ = π/μ, where μ is the policy that acted: the weights as they were when the iteration began. A and v come with the
@@ -31,7 +32,7 @@ def ppo(
       surrogate: a word of `SURROGATES`.
       distribution: over the actions; the network's.
       surrogate_clip: ε; may be given anew with every call, as `entropy_cost` may.
-      kl_target, kl_hinge: of the penalty, see above; ξ = 0 leaves the hinge out.
+      kl_target, kl_hinge: see above; ξ = 0 leaves the hinge out.
       baseline_cost, entropy_cost: weights of the value loss and of the entropy bonus.
       clip_rho, clip_c: ρ̄ and c̄ that telemetry counts ratios against.
 

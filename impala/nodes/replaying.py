@@ -116,7 +116,7 @@ def count_frames(learning, name: str, num_steps: Callable[[], int]) -> None:
     Args:
       learning: counts them.
       name: of the count of steps, a column of metrics.csv.
-      num_steps: returns how many steps were played for this learner since it started.
+      num_steps: returns how many steps were played, or windows inserted, for this learner since it started.
     """
     num_counted = 0
 

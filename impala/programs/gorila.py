@@ -33,7 +33,7 @@ ROLES = (roles.TABLE, roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires server, `actor.num_actors` bundles, table, evaluator if there are any, of each member of a population."""
+    """Wires server, bundles, and table and evaluator if configured, of each member of a population."""
     program = lp.Program(config.program)
     for of_member, its_run in population.members(config, run):
         table = _add_table(program, of_member, spec, its_run) if config.replay.shared else None
