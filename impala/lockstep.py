@@ -263,7 +263,7 @@ class ServedLockstep:
                 continue
             for one, verdict in pushed:
                 one.answered(verdict.result())
-                one.heed(np.array([self._server.num_targets]))
+                one.heed(np.array([self._server.target_number, 0]))
                 one.assign(*self._server.read())
                 if one.wants_target:
                     one.assign_target(*self._server.target())

@@ -32,7 +32,7 @@ class Verdict(enum.IntEnum):
     """What became of a gradient."""
 
     ACCEPTED = 0
-    STALE = 1  # more updates were made since its parameters were read than is allowed, or its round is over
+    STALE = 1  # too many updates were made since its parameters were read, its round is over, or all were replaced
     REPEATED = 2  # it was received before, but its answer was lost
     NONFINITE = 3  # it is not finite
     ENDED = 4  # there are no more updates
@@ -62,6 +62,7 @@ class State(NamedTuple):
     slots: list[list[np.ndarray]]  # of the optimizer, for each parameter in the order of `slot_names`
     statistics: np.ndarray = np.zeros(0)
     target: Sequence[np.ndarray] = ()  # the parameters of θ⁻, if there is one
+    iterations: int | None = None  # of the optimizer, if these are not all updates
 
 
 class Rules(NamedTuple):
@@ -103,10 +104,9 @@ class ParameterServer:
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
-        self.num_targets = self.version // rules.target_period if rules.target_period else 0  # rises with each θ⁻
-        self._least_version = 0  # of parameters whose gradients are of use
+        self.num_replaced = self._least_version = 0  # how often all was replaced; the version since the last time
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
-        self._round: dict[int, Push] = {}  # by worker: gradients that wait for others
+        self._round: dict[int, tuple[Push, Callable]] = {}  # by worker: gradients that wait for others; and `accepted`
         self._account = TimeAccount()
         self.counts = dict.fromkeys(Verdict, 0)
         self.staleness: collections.Counter[int] = collections.Counter()  # of gradients that were accepted
@@ -118,23 +118,25 @@ class ParameterServer:
         """The shapes of its parameters."""
         return [tuple(variable.shape) for variable in self._variables]
 
+    @property
+    def target_number(self) -> int:
+        """The number of the newest θ⁻: another one for each."""
+        return self.num_replaced + (self.version // self._rules.target_period if self._rules.target_period else 0)
+
     def push(self, push: Push, accepted: Callable[[int], None] = lambda version: None) -> Verdict:
         """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.
 
         Args:
-          accepted: called, within `held`, with the number of the update that the gradient is a part of.
+          accepted: called with the number of the update that the gradient is a part of, before anybody else sees
+            that update; with a barrier perhaps by another worker's thread.
         """
         with self._changed:
             verdict = self._judge(push)
             if verdict is Verdict.ACCEPTED:
-                self._round[push.worker] = push
-                if len(self._round) >= (self._rules.num_awaited or 1):
-                    verdict = self._update()
-                else:
-                    verdict = self._wait(push)
+                self._round[push.worker] = push, accepted
+                is_full = len(self._round) >= (self._rules.num_awaited or 1)
+                verdict = self._update() if is_full else self._wait(push)
             self.counts[verdict] += 1
-            if verdict is Verdict.ACCEPTED:
-                accepted(self._newest[push.worker][-1])
             return verdict
 
     def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
@@ -145,22 +147,23 @@ class ParameterServer:
     def target(self) -> tuple[int, list[np.ndarray]]:
         """Returns the number of θ⁻ and its parameters."""
         with self._changed:
-            return self.num_targets, self._target
+            return self.target_number, self._target
 
     def copy(self) -> State:
         """Returns a copy of everything; pushes wait meanwhile."""
         with self._changed:
             version, frames, parameters, statistics = self.read()
             slots = slots_of(self._variables, self._optimizer)
-            return State(version, frames, parameters, slots, statistics, self._target)
+            iterations = int(self._optimizer.iterations.numpy())
+            return State(version, frames, parameters, slots, statistics, self._target, iterations)
 
     def replace(self, state: State) -> None:
-        """Takes over everything but the counts, as an update of its own; gradients of what was before are stale."""
+        """Takes over everything but version and frames; the version rises, and gradients of those before are stale."""
         with self._changed:
             self.version += 1
-            restore(state._replace(version=self.version), self._variables, self._optimizer)
+            restore(state, self._variables, self._optimizer)
             self.statistics, self._target = np.asarray(state.statistics), list(state.target)
-            self.num_targets += 1
+            self.num_replaced += 1
             self._least_version, self._round = self.version, {}
             self._changed.notify_all()
 
@@ -198,17 +201,17 @@ class ParameterServer:
 
     def _wait(self, push: Push) -> Verdict:
         """Waits until this round has enough gradients; the push that brings the last one applies all."""
-        while self._round.get(push.worker) is push:
+        while self._round.get(push.worker, (None,))[0] is push:
             if self._should_stop():
+                del self._round[push.worker]
                 return Verdict.ENDED
             self._changed.wait(_SLICE_SECONDS)
-        if push.version < self._least_version:
-            return Verdict.STALE
-        is_in = self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number)
-        return Verdict.ACCEPTED if is_in else Verdict.REPEATED
+        if self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number):
+            return Verdict.ACCEPTED
+        return Verdict.STALE if push.version < self._least_version else Verdict.REPEATED
 
     def _update(self) -> Verdict:
-        pushes = [self._round[worker] for worker in sorted(self._round)]
+        pushes, told = zip(*(self._round[worker] for worker in sorted(self._round)))
         self._round = {}
         self._changed.notify_all()
         with self._account.part("applying"):
@@ -224,11 +227,12 @@ class ParameterServer:
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
             self._target = [variable.numpy() for variable in self._variables]
-            self.num_targets += 1
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames
             self.staleness[self.version - 1 - push.version] += 1
+        for accepted in told:
+            accepted(self.version)
         return Verdict.ACCEPTED
 
     def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
@@ -251,7 +255,7 @@ def restore(state: State, variables: Sequence[tf.Variable], optimizer) -> None:
     for variable, slots in zip(variables, state.slots):
         for name, array in zip(optimizer.get_slot_names(), slots, strict=True):
             optimizer.get_slot(variable, name).assign(array)
-    optimizer.iterations.assign(state.version)
+    optimizer.iterations.assign(state.version if state.iterations is None else state.iterations)
 
 
 def partition(sizes: Sequence[int], num_shards: int) -> list[list[int]]:

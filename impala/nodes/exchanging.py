@@ -15,7 +15,7 @@ from impala.nodes import population
 class Facts(NamedTuple):
     """What server and worker must agree on, and the names of what comes with a gradient."""
 
-    settings: dict[str, str]  # value by key of the configuration
+    configuration: dict[str, str]  # value by key
     parameters: list[tuple[str, tuple[int, ...]]]  # name and shape
     metrics: list[str]
     columns: list[str]
@@ -45,7 +45,8 @@ class Shard(NamedTuple):
 class Answer(NamedTuple):
     """The answer to a gradient: the newest parameters of all shards; everything else comes from the first shard.
 
-    `settings` are the number of the newest θ⁻, and factors of the hyper-parameters that evolve in a population.
+    `settings` are the number of the newest θ⁻, how often the parameters were replaced by another member's, and factors
+    of the hyper-parameters that evolve: the last two in a population.
     """
 
     verdict: int
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
     settings: np.ndarray
 
 
-def settings_of(config: Config) -> dict[str, str]:
+def configuration_of(config: Config) -> dict[str, str]:
     """Returns those values that server and workers must share."""
     sections = ("environment.", "agent.", "network.", "loss.", "learner.", "server.", "program", "seed")
     return {key: repr(value) for key, value in flatten(config).items() if key.startswith(sections)}
@@ -64,9 +65,9 @@ def settings_of(config: Config) -> dict[str, str]:
 
 def difference(mine: Facts, theirs: Facts) -> str | None:
     """Returns in words the first difference of a worker's facts from the server's, or None."""
-    for key, value in mine.settings.items():
-        if theirs.settings.get(key) != value:
-            return f"{key}={theirs.settings.get(key)}; expected {value}"
+    for key, value in mine.configuration.items():
+        if theirs.configuration.get(key) != value:
+            return f"{key}={theirs.configuration.get(key)}; expected {value}"
     for one, other in zip(mine.parameters, theirs.parameters):
         if one != other:
             return f"parameter {other[0]} of shape {list(other[1])}; expected {one[0]} of {list(one[1])}"
@@ -116,16 +117,14 @@ class Exchange:
             for request, shard, version in zip(self._requests, self._shards, self._versions)
         ]  # fmt: skip
         arrays: list[Any] = [None] * sum(len(shard.tensors) for shard in self._shards)
-        heads, settings, statistics = [], [], []
+        answers = []
         for one, shard in zip(pending, self._shards):
-            head, set_now, numbers, *parameters = remote.result_of(one, self._should_stop)
-            heads.append(head)
-            settings.append(set_now)
-            statistics.append(numbers)
-            for index, array in zip(shard.tensors, parameters, strict=True):
+            answers.append(remote.result_of(one, self._should_stop))
+            for index, array in zip(shard.tensors, answers[-1][3:], strict=True):
                 arrays[index] = array
-        self._versions = [int(version) for _, version, _ in heads]
-        return Answer(int(heads[0][0]), self._versions[0], int(heads[0][2]), arrays, statistics[0], settings[0])
+        self._versions = [int(head[1]) for head, *_ in answers]
+        (verdict, version, frames), settings, statistics = answers[0][:3]
+        return Answer(int(verdict), int(version), int(frames), arrays, statistics, settings)
 
 
 def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:
@@ -136,6 +135,6 @@ def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, n
     return [
         Shard(
             part, [tuple(shapes[index]) for index in part], len(facts.metrics), len(facts.columns), facts.width,
-            num_statistics, 1 + len(population.evolving(config)),
+            num_statistics, 2 + len(population.evolving(config)),
         ) for part in parts
     ]  # fmt: skip

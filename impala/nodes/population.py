@@ -40,7 +40,7 @@ def members(config: Config, run: Run) -> Iterator[tuple[Config, Run]]:
 
 
 class Member:
-    """One member of a population; its learner, or the first of several, holds it.
+    """One member of a population; the node that has its `Head` holds it.
 
     Args:
       config: of the population.

@@ -42,7 +42,8 @@ class ShardNode:
         self.network = agents.of(config).make_network(config, spec, on_cpu=True)
         self._parameters = list(self.network.trainable_variables)
         self.statistics, self._facts = shared.make_statistics(config, spec), {}  # facts by worker
-        facts = exchanging.Facts(exchanging.settings_of(config), exchanging.parameters_of(self._parameters), [], [])
+        names = exchanging.parameters_of(self._parameters)
+        facts = exchanging.Facts(exchanging.configuration_of(config), names, [], [])
         shapes = [tuple(v.shape) for v in self._parameters]
         self._mine, self._shards = facts, exchanging.shards_of(config, shapes, facts, self.statistics.size)
         self._shard, self._factors = self._shards[index], dict.fromkeys(population.evolving(config), 1.0)
@@ -65,11 +66,12 @@ class ShardNode:
         )  # fmt: skip
         self._begun.set()
 
-    def replace(self, *state: Any) -> None:
-        """Takes over the `server.State` of another member of a population; see `ParameterServer.replace`."""
+    def replace(self, number: int, *state: Any) -> None:
+        """Takes over the `server.State` of another member of a population, for the `number`th time."""
         from impala.learning import server
 
-        self.server.replace(server.State(*state))
+        if number > self.server.num_replaced:  # else a repeated call, whose answer was lost
+            self.server.replace(server.State(*state))
 
     def vary(self, factors: dict[str, float]) -> None:
         """Takes the factors of hyper-parameters that evolve in a population."""
@@ -139,7 +141,8 @@ class ShardNode:
         return population.scaled(self._schedules(frames), self._factors)
 
     def _settings(self) -> np.ndarray:
-        return np.array([self.server.num_targets, *self._factors.values()], np.float64)
+        server = self.server
+        return np.array([server.target_number, server.num_replaced, *self._factors.values()], np.float64)
 
     def _check(self, worker: int, arrays: Sequence[np.ndarray]) -> exchanging.Facts:
         from impala.acting.remote import Refused
@@ -200,6 +203,7 @@ class ServerNode(ShardNode):
         self.head = Head(
             config, spec, run, self.stop, num_updates=self._num_updates, hold=self._hold, trackables=self._trackables
         )
+        self.vary(self.head.factors)  # before a worker can join
         self.begin(*self._part(0))
         self.server.is_done = self.head.is_done
 
@@ -207,15 +211,15 @@ class ServerNode(ShardNode):
         return self.server.version
 
     def _part(self, index: int) -> tuple:
-        """Returns the `server.State` that a shard begins with."""
+        """Returns a shard's part of what was restored last, a `server.State`."""
         from impala.learning import server
 
         mine = [self._parameters[tensor] for tensor in self._shards[index].tensors]
         version, frames = (int(self.head.state.get(name, 0)) for name in ("updates", "frames"))
         slots = server.slots_of(mine, self._optimizer)
         theirs = [self._target[tensor] for tensor in self._shards[index].tensors] if self._target else []
-        statistics = self._saved_statistics.numpy()
-        return version, frames, [v.numpy() for v in mine], slots, statistics, [v.numpy() for v in theirs]
+        statistics, iterations = self._saved_statistics.numpy(), int(self._optimizer.iterations.numpy())
+        return version, frames, [v.numpy() for v in mine], slots, statistics, [v.numpy() for v in theirs], iterations
 
     # --- RPCs ---
 
@@ -273,7 +277,7 @@ class ServerNode(ShardNode):
                 server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
                 for tensor, array in zip(shard.tensors, state.target):
                     self._target[tensor].assign(array)
-            self._optimizer.iterations.assign(states[0].version)
+            self._optimizer.iterations.assign(states[0].iterations)
             self._saved_statistics.assign(states[0].statistics)
             shared.use_statistics(self._config, self.network, self.statistics, states[0].statistics)
             yield
@@ -288,7 +292,7 @@ class ServerNode(ShardNode):
         self.stop.doing = "starting"  # until the first gradient
         jobs = self.head.jobs(self._log, self._copy)
         try:
-            self._vary_all()  # first: workers join once all shards have begun
+            self._vary_all()  # before workers can join: they wait until all shards have begun
             for pending in [o.futures.begin(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
                 pending.result()
             while not (self.stop.is_set() or self.head.is_done()):
@@ -300,7 +304,7 @@ class ServerNode(ShardNode):
                     job.maybe_run()
                 if self._factors != self.head.factors:  # it has evolved
                     self._vary_all()
-            with self.server.held():  # a gradient that is being applied is counted
+            with self.server.held():  # an update under way is counted
                 self.server.is_done = lambda: True  # no update after the last checkpoint
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
@@ -318,12 +322,17 @@ class ServerNode(ShardNode):
         """Takes over all but the counts of another member's checkpoints; returns the state that goes with them."""
         from impala.learning import checkpoints
 
-        # Only what checkpoints are made of is changed if this fails.
+        # If this fails, no shard has changed: the next checkpoint copies what they hold over what was restored.
         state = checkpoints.Checkpoints(folder, **self._trackables).restore(report=logging.warning, read_only=True)
-        for pending in [o.futures.replace(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
-            pending.result()
-        self.replace(*self._part(0))
-        return state or {}
+        if state is None:
+            raise RuntimeError(f"{folder}: holds no checkpoint")
+        with self.server.held():  # nobody reads some shards' new parameters and others' old ones
+            number = self.server.num_replaced + 1
+            parts = [self._part(index) for index in range(len(self._shards))]
+            for pending in [o.futures.replace(number, *part) for o, part in zip(self._others, parts[1:])]:
+                pending.result()
+            self.replace(number, *parts[0])
+        return state
 
     def _explores(self) -> dict[str, float]:
         """Returns how much workers explore, which depends on the run's frames; {} for an agent that does not replay."""

@@ -9,6 +9,7 @@ from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
 _MOST_UPDATES = 2**62
+_ENDED_SECONDS = 1.0  # between two gradients once there are no more updates, until the node is told to stop
 
 
 class WorkerNode:
@@ -101,6 +102,7 @@ class WorkerNode:
 
     def _work(self, exchange: exchanging.Exchange, account) -> None:
         from impala.acting import actors
+        from impala.learning.server import Verdict
 
         worker, report = self._worker, Reporter(self._servers[0], self._index, self._incarnation)
         self._stop.doing = "starting"  # until the first gradient
@@ -119,5 +121,7 @@ class WorkerNode:
                 if worker.wants_target:
                     self._fetch_target()
                 self._stop.doing = "running"
+                if answer.verdict == Verdict.ENDED:
+                    self._stop.wait(_ENDED_SECONDS)
             if report.is_due():
                 report.send(actors.total_fractions(worker.lanes, account.fraction("blocked")))

@@ -42,7 +42,8 @@ class Base:
         self._differentiator = agent.make_differentiator(config, self.network)
         self._schedules = agent.make_schedules(config)
         self.version = self._frames = 0  # of the parameters
-        self._newest_target, self._factors = 0, dict.fromkeys(population.evolving(config), 1.0)
+        self._newest_target, self._num_replaced = 0, 0
+        self._factors = dict.fromkeys(population.evolving(config), 1.0)
         self.lanes, self._closing, self._steps = [], [], iter(())
 
     @property
@@ -50,7 +51,7 @@ class Base:
         """What the server must know of its gradients."""
         computes = self._differentiator
         return exchanging.Facts(
-            exchanging.settings_of(self._config), exchanging.parameters_of(self.variables), list(computes.metrics),
+            exchanging.configuration_of(self._config), exchanging.parameters_of(self.variables), list(computes.metrics),
             list(computes.columns), computes.width,
         )  # fmt: skip
 
@@ -73,8 +74,14 @@ class Base:
 
     def heed(self, settings: np.ndarray) -> None:
         """Takes over the settings of an `exchanging.Answer`."""
-        self._newest_target = int(settings[0])
-        self._factors = dict(zip(self._factors, settings[1:].tolist()))
+        self._newest_target, num_replaced = int(settings[0]), int(settings[1])
+        self._factors = dict(zip(self._factors, settings[2:].tolist()))
+        if num_replaced != self._num_replaced:
+            self._num_replaced = num_replaced
+            self.forget()
+
+    def forget(self) -> None:
+        """Leaves what is under way: the next parameters are another member's of the population."""
 
     def act(self) -> list[Episode]:
         """Steps one lane's environments once; returns the episodes that ended."""
@@ -168,6 +175,11 @@ class Worker(Base):
         self._to_come = iter(self._batches(self._stacked(self._chunks)))
         self._chunks.clear()
         return next(self._to_come)
+
+    def forget(self) -> None:
+        """See `Base`; the rest of an iteration would train a policy that it was not played by."""
+        self._to_come = None
+        self._batches.take()
 
     def num_transitions(self, gradient) -> int:
         """Returns how many transitions a gradient was computed on."""

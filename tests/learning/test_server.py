@@ -134,7 +134,21 @@ def test_a_late_gradient_of_an_old_round_is_refused_and_a_stopped_one_does_not_w
         assert not futures.wait([waiting], 0.5).done
         stopping.set()
         assert waiting.result(20) is Verdict.ENDED
-    assert server.version == 1
+    assert server.version == 1 and not server._round
+
+
+def test_whoever_sees_an_update_sees_all_its_gradients_counted():
+    server, counted = make(num_awaited=2), []
+    with futures.ThreadPoolExecutor(1) as pool:
+        first = Push(0, 0, 0, 0, parameters(1), 20)
+        waiting = pool.submit(server.push, first, counted.append)
+        assert not futures.wait([waiting], 0.3).done
+        with server.held():  # whoever waits cannot wake up
+            assert server.push(first._replace(worker=1), counted.append) is Verdict.ACCEPTED
+            assert server.frames == 40 and counted == [1, 1]
+            server.replace(server.copy())
+        assert waiting.result(20) is Verdict.ACCEPTED, "it was applied before all was replaced"
+    assert counted == [1, 1] and server.counts[Verdict.ACCEPTED] == 2
 
 
 def test_with_late_workers_an_update_is_of_exactly_so_many_fewer_and_the_late_are_refused():
@@ -228,16 +242,28 @@ def test_what_it_takes_over_from_another_is_the_others_and_counts_as_an_update()
         push(fit, number)
     for number in range(2):
         push(server, number, gradients=parameters(7))
-    assert server.num_targets == 1
+    assert server.target_number == 1
     theirs = fit.copy()
     server.replace(theirs)
     mine = server.copy()
-    assert (mine.version, mine.frames, server.num_targets) == (3, 40, 2)
+    assert (mine.version, mine.frames, server.target_number) == (3, 40, 2)
+    assert mine.iterations == theirs.iterations == 5, "so old are the slots"
     for one, other in ((mine.parameters, theirs.parameters), (mine.target, theirs.target), *zip(mine.slots, theirs.slots)):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
     assert push(server, 9, version=2) is Verdict.STALE, "a gradient of the parameters before"
-    assert push(server, 10, version=3) is Verdict.ACCEPTED and server.num_targets == 3
+    assert push(server, 10, version=3) is Verdict.ACCEPTED and server.target_number == 3
+
+
+def test_shards_that_are_not_at_the_same_update_agree_again_on_the_number_of_their_target():
+    shards = [make(target_period=5), make(target_period=5)]
+    for shard, num_pushes in zip(shards, (4, 3)):
+        for number in range(num_pushes):
+            push(shard, number)
+        shard.replace(shard.copy())  # one is lifted to a multiple of the period, the other is not
+        while shard.version < 6:
+            push(shard, 10 + shard.version)
+    assert shards[0].target_number == shards[1].target_number == 2
 
 
 def test_a_gradient_that_waits_at_a_barrier_is_stale_once_another_is_taken_over():
@@ -248,6 +274,7 @@ def test_a_gradient_that_waits_at_a_barrier_is_stale_once_another_is_taken_over(
         assert not futures.wait([waiting], 0.3).done
         server.replace(fit.copy())
         assert waiting.result(20) is Verdict.STALE
+        assert not server._round
     with futures.ThreadPoolExecutor(2) as pool:
         assert [one.result(20) for one in [pool.submit(push, server, 1, worker=w) for w in (0, 1)]] == [Verdict.ACCEPTED] * 2
     assert server.version == 2

@@ -139,7 +139,7 @@ def shard(tmp_path, monkeypatch):
     monkeypatch.setattr(lp, "stop_event", threading.Event)
     made = config()
     node = server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
-    facts = exchanging.Facts(exchanging.settings_of(made), exchanging.parameters_of(node.network.trainable_variables), ["num_transitions"], ["weights_version", "oldest_version", "is_replayed", "task", "num_transitions"], 4)
+    facts = exchanging.Facts(exchanging.configuration_of(made), exchanging.parameters_of(node.network.trainable_variables), ["num_transitions"], ["weights_version", "oldest_version", "is_replayed", "task", "num_transitions"], 4)
     return node, facts
 
 
@@ -147,14 +147,14 @@ def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard
     node, facts = shard
     (name, shape), *others = facts.parameters
     for changed, words in (
-        (facts._replace(settings=facts.settings | {"loss.discount": "0.5"}), r"worker 1 has loss.discount=0.5; expected 0.99, as the server has"),
+        (facts._replace(configuration=facts.configuration | {"loss.discount": "0.5"}), r"worker 1 has loss.discount=0.5; expected 0.99, as the server has"),
         (facts._replace(parameters=[(name, (shape[0] + 1, *shape[1:])), *others]), r"worker 1 has parameter .* of shape \[65, 3\]; expected .* of \[64, 3\]"),
         (facts._replace(parameters=others), "worker 1 has parameter"),
     ):  # fmt: skip
         with pytest.raises(Refused, match=words):
             node.join(1, tuple(changed))
     version, frames, arrays, statistics, settings = node.join(1, tuple(facts))
-    assert settings.tolist() == [0, 1, 1, 1], "the number of θ⁻, and factors of a population"
+    assert settings.tolist() == [0, 0, 1, 1, 1], "the number of θ⁻, that of takeovers, and factors of a population"
     assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
 
 

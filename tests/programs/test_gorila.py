@@ -78,7 +78,7 @@ def test_where_a_shard_has_an_older_target_than_another_it_is_asked_again():
     made = config(actor__num_actors=2)
     worker = workers.make(made, checking.check(made), 0)
     arrays = [variable.numpy() for variable in worker.variables]
-    worker.heed(np.array([2.0]))
+    worker.heed(np.array([2.0, 0.0]))
     worker.assign(60, 0, arrays, None)
     half = len(arrays) // 2
     shards = [SimpleNamespace(tensors=range(half)), SimpleNamespace(tensors=range(half, len(arrays)))]

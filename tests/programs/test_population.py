@@ -209,24 +209,30 @@ def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
     for one in (fit, fits_other):
         state = one.server.copy()
         one.server.replace(state._replace(
-            parameters=noise(state.parameters), slots=[noise(slots) for slots in state.slots], target=noise(state.target),
+            iterations=7, parameters=noise(state.parameters), slots=[noise(slots) for slots in state.slots], target=noise(state.target),
             statistics=np.arange(state.statistics.size, dtype=float),
         ))  # fmt: skip
     fit.head.factors["learning_rate"] = 1.44
     fit.head.monitor.add_steps(7)
     assert fit.head.save() is None
+    with pytest.raises(RuntimeError, match="holds no checkpoint"):
+        server._copy(fit._run.folder / "nowhere")
+    assert server.server.version == shard.server.version == 0
     state = server._copy(fit._run.folder / "checkpoints")
     assert state["population"]["factors"]["learning_rate"] == 1.44 and "frames" in state
     with fit._hold(), server._hold():
         for one, other in zip(of(fit), of(server), strict=True):
             np.testing.assert_array_equal(one, other)
     assert server.server.version == shard.server.version == 1 and server.server.frames == 0
+    assert server._optimizer.iterations.numpy() == 7, "the slots are so old"
+    shard.replace(1, *server._part(1))
+    assert shard.server.version == 1, "the same call once more, its answer lost"
 
     server.head.factors["learning_rate"] = 1.2
     server._vary_all()
     base = agents.of(made).make_schedules(made)(0)["learning_rate"]
     assert server._scheduled(0)["learning_rate"] == shard._scheduled(0)["learning_rate"] == 1.2 * base
-    assert server._settings()[1:].tolist() == [1.2 if key == "learning_rate" else 1.0 for key in evolving(made)]
+    assert server._settings()[1:].tolist() == [1.0] + [1.2 if key == "learning_rate" else 1.0 for key in evolving(made)]
 
 
 def of(server):
@@ -239,8 +245,31 @@ def test_workers_take_the_factors_of_what_the_loss_needs():
     made = config_lib.load("configs/a3c_catch.yaml", {"population.size": 2, "population.parameters": ["entropy_cost", "epsilon"]})
     worker = workers.make(made, checking.check(made), 0)
     before = worker._scheduled()
-    worker.heed(np.array([0.0, 3.0, 5.0]))
+    worker.heed(np.array([0.0, 0.0, 3.0, 5.0]))
     assert worker._scheduled() == {"entropy_cost": 3.0 * before["entropy_cost"]}
+    worker.close()
+
+
+def test_a_worker_forgets_its_iteration_once_the_parameters_are_another_members():
+    """Its transitions and its share of the KL are of another policy."""
+    made = config_lib.load("configs/dppo_catch.yaml", {"population.size": 2, "loss.correction": "penalty"})
+    worker = workers.make(made, checking.check(made), 0)
+    factors = [1.0] * len(evolving(made))
+    statistics = np.array([1.0, 0.0])
+    worker.assign(1, 0, [variable.numpy() for variable in worker.variables], statistics)
+    while (batch := worker.batch()) is None:
+        worker.act()
+    worker.differentiate(batch)
+    worker.heed(np.array([0.0, 0.0, *factors]))
+    assert worker.batch() is not None, "the same iteration's second batch"
+    worker._batches._increments[:] = 3.0
+    worker.heed(np.array([0.0, 1.0, *factors]))
+    assert worker.batch() is None and not worker.increments().any()
+    worker.heed(np.array([0.0, 1.0, *factors]))
+    while worker.batch() is None:
+        worker.act()
+    worker.heed(np.array([0.0, 1.0, *factors]))
+    assert worker.batch() is not None
     worker.close()
 
 
