@@ -165,6 +165,13 @@ def _connect(address: str, config, threads: bool) -> None:
 
     if threads:
         raise config_lib.ConfigError(["--cluster: not with --threads; expected one of the two"])
+    replay, num_learners = config.replay, config.learner.num_learners
+    if replay.checkpoint_minutes and num_learners > 1 and not config.cluster.shared_folder:
+        raise config_lib.ConfigError([
+            f"replay.checkpoint_minutes={replay.checkpoint_minutes:g}: with --cluster, the tables of "
+            f"learner.num_learners={num_learners} may stand on other hosts after a restart, without their copies; "
+            "expected null, or cluster.shared_folder=true"
+        ])  # fmt: skip
     ray_cluster.connect(address, is_trusted=config.cluster.trusted_network)
 
 

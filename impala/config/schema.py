@@ -94,7 +94,7 @@ class Config(Model):
     restarts: RestartsConfig = RestartsConfig()
     cluster: ClusterConfig = ClusterConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on
+    total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on; played, with replay alone
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
     checkpoint_period_seconds: Seconds = 60.0
     num_checkpoints: Size = 3  # kept
@@ -263,6 +263,13 @@ class Config(Model):
                 f"actor.num_lanes={self.actor.num_lanes}: with replay.samples_per_insert={replay.samples_per_insert:g} "
                 f"and learner.num_learners={num_learners} an actor that fills two learners' tables would wait for one "
                 "while the other waits for it; expected 1, or samples_per_insert null"
+            )
+        shares_lanes = num_learners > 1 and self.actor.num_lanes > 1 and replay.samples_per_insert
+        if self.program == "seed" and shares_lanes and replay.checkpoint_minutes:
+            raise ValueError(
+                f"replay.checkpoint_minutes={replay.checkpoint_minutes:g}: with actor.num_lanes={self.actor.num_lanes} "
+                f"and learner.num_learners={num_learners} an actor would wait for a table that came back full, while "
+                "one that came back empty waits for it; expected null, or actor.num_lanes=1"
             )
         if len(self.environment.tasks) > 1:
             raise ValueError(

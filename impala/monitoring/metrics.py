@@ -216,8 +216,9 @@ class Monitor:
             self.frames += int(round(metrics.get("num_transitions", 0))) * self._frames_per_step
             self.updates = updates
             self._losses.append(metrics)
-            self._lags.append(updates - 1 - chunks["weights_version"])
-            self._largest_lags.append(updates - 1 - chunks["oldest_version"])
+            for lags, version in ((self._lags, "weights_version"), (self._largest_lags, "oldest_version")):
+                # A table that outlived its learner may hold steps of later versions than were saved.
+                lags.append(np.maximum(0, updates - 1 - chunks[version]))
             self._is_replayed.append(chunks["is_replayed"] > 0)
             self._tasks.add_update(chunks)
 

@@ -28,6 +28,7 @@ def check(config: Config) -> EnvironmentSpec:
     if own.is_own(config.agent.name):
         own_parts.check_agent(config.agent.name)
     agents.of(config).check(config, specs[0])
+    _check_length(config, specs[0])
     if config.own_parts:
         own_parts.try_out(config, specs[0])
     return specs[0]._replace(name=", ".join(tasks))
@@ -50,6 +51,19 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     if fault:
         raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
     return environment.spec
+
+
+def _check_length(config: Config, spec: EnvironmentSpec) -> None:
+    """Refuses a run that ends before its replay holds what the first update waits for."""
+    if not config.replays_alone:
+        return
+    each_replays = config.has_use_for("replay.shared") and not config.replay.shared
+    num_frames = config.replay.min_size * spec.frames_per_step * (config.actor.num_actors if each_replays else 1)
+    if config.total_frames < num_frames:
+        raise ConfigError([
+            f"total_frames={config.total_frames}: the first update waits until {num_frames} were played, for "
+            f"replay.min_size={config.replay.min_size}; expected more frames, or a smaller min_size"
+        ])  # fmt: skip
 
 
 def _check_alike(specs: list[EnvironmentSpec]) -> None:

@@ -160,7 +160,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     has_weights = config.has_use_for("actor.num_tensorflow_threads")  # in the actors
     is_central = config.has_use_for("inference.transport")
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
-    num_tables = 0 if is_central else learner.num_learners
+    num_tables = 0 if is_central and not config.replays_alone else learner.num_learners
     num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1
     of_actors = num_actors * (_TENSORFLOW_MB * has_weights + _STEPPER_MB * is_central)
     yield Part(
@@ -177,15 +177,18 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     num_copies = 1 if config.network.torso == "resnet" else 3
     num_kept = num_copies * sum(one.outputs for one in network)
     num_kept += 2 * math.prod(spec.observation.shape) * spec.num_stacked
-    num_at_once = learner.batch_size * (learner.unroll_length + 1) // getattr(config.agent, "num_minibatches", 1)
+    has_unrolls = config.has_use_for("learner.unroll_length")
+    lengths = ("learner.unroll_length",) if has_unrolls else ()
+    length = learner.unroll_length if has_unrolls else config.agent.n_step + 1  # x_t, …, x_{t+n} by two networks
+    num_at_once = learner.batch_size * (length + 1) // getattr(config.agent, "num_minibatches", 1)
     num_at_once += learner.batch_size * getattr(config.agent, "burn_in", 0)
     if is_central:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
     yield Part(
         "batches", members * (batches_mb + num_at_once * num_kept * 4 / 1e6),
-        ("learner.batch_size", "learner.unroll_length", "learner.num_prefetched_batches", "inference.max_environments",
-         "population.size", *sizes),
+        ("learner.batch_size", "learner.num_prefetched_batches", "inference.max_environments", "population.size",
+         *lengths, *sizes),
     )  # fmt: skip
     copies = _LEARNER_COPIES * num_learners + _ACTOR_COPIES * (num_actors * has_weights + num_others)
     yield Part(

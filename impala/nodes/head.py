@@ -17,7 +17,7 @@ from impala.nodes.saving import Saver
 from impala.nodes.side_jobs import Periodically
 from impala.types import EnvironmentSpec, Episode
 
-UNSOUND = "unsound_"  # prefix of a reason in the names of counts, which a group sums
+UNSOUND = "unsound:"  # prefix of a reason in the names of counts, which a group sums
 
 
 class Head:

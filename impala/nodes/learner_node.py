@@ -83,7 +83,7 @@ class LearnerNode:
         return self._publisher.get(newer_than)
 
     def frames(self) -> int:
-        """Returns the emulator frames trained on so far."""
+        """Returns the run's emulator frames so far: those trained on, or those played if all data is replayed."""
         return self.head.monitor.frames
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:

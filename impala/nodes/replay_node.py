@@ -31,7 +31,7 @@ class ReplayNode(WithLearner):
         info = wait_for(table, learning.stop)
         self._first = info.rate_limiter_info.insert_stats.completed  # more than 0 if a kept table was read
         self._num_inserted = 0
-        say_what_is_there(learning, info.current_size, share_of(config).min_size)
+        say_what_is_there(learning, info.current_size, share_of(config).min_size, index if peers else None)
         batch_size = config.learner.batch_size // config.learner.num_learners
         own = slice(index * batch_size, (index + 1) * batch_size)
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))

@@ -98,12 +98,14 @@ def wait_for_server(table, stop) -> dict:
             raise RuntimeError("stopped before the table answered")
 
 
-def say_what_is_there(learning, size: int, min_size: int) -> None:
-    """Tells the user of a resumed run how many transitions the table of its `LearnerNode` holds."""
+def say_what_is_there(learning, size: int, min_size: int, index: int | None = None) -> None:
+    """Tells the user of a resumed run how many transitions the table of a `LearnerNode`, the `index`th, holds."""
     if frames := learning.frames():
-        words = f"resumed after {frames:,} frames with {size:,} transitions in the replay table"
+        table = "the replay table" if index is None else f"replay table {index}"
+        words = f"resumed after {frames:,} frames with {size:,} transitions in {table}"
         if size < min_size:
-            words += f": the first update waits until the policy has played {min_size:,}"
+            more = " more" if size else ""
+            words += f": the first update waits until the policy has played {min_size - size:,}{more}"
         learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
 
 

@@ -34,7 +34,8 @@ class SequenceNode(CentralNode):
         learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
         count_frames(learning, "played_steps", lambda: self._num_steps)
         share = share_of(config)
-        say_what_is_there(learning, share.num_fresh * self._info.current_size, share.num_fresh * share.min_size)
+        sizes = (share.num_fresh * num for num in (self._info.current_size, share.min_size))
+        say_what_is_there(learning, *sizes, index if peers else None)
 
     def _unroll_length(self) -> int:
         return self._config.agent.period

@@ -1,1 +1,1 @@
-"""Between actors and learner: tables (queue) and datasets (table → time-major batches)."""
+"""Between actors and learner: tables, datasets (table → time-major batches), windows and priorities, checks."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from impala.replay import tables
 from impala.replay.windows import Share, Windows, to_tensors
 from impala.types import Chunk
+
+_MOST_KEPT = 1_000  # updates of which `columns` tells; a follower's is never called
 
 
 class PrioritisedWindows(Windows):
@@ -26,7 +29,7 @@ class PrioritisedWindows(Windows):
         self._importance_exponent = importance_exponent
         self._writer = PriorityWriter(client)
         self._keys: np.ndarray | None = None  # of the batch that `get` returned last
-        self._priorities: list[np.ndarray] = []
+        self._priorities: deque[np.ndarray] = deque(maxlen=_MOST_KEPT)
 
     def _batches(self) -> Iterator[tuple[Chunk, np.ndarray]]:
         for arrays in self._drawn():
@@ -40,13 +43,16 @@ class PrioritisedWindows(Windows):
 
     def done(self, priority: np.ndarray) -> None:
         """Takes the new priorities [B] of the batch that `get` returned last."""
-        self._priorities.append(priority)
+        self._priorities.append(np.array(priority))  # a copy: it may be a column of a larger array
         self._writer.put(self._keys, priority)
+
+    def counts(self) -> dict[str, int]:
+        return super().counts() | dict(unsound_priorities=self._writer.num_unsound)
 
     def columns(self) -> dict[str, Any]:
         """Adds quantiles of the new priorities, and how long one takes from the update to the table."""
-        columns, new = super().columns() | self._writer.columns(), self._priorities
-        self._priorities = []
+        columns, new = super().columns() | self._writer.columns(), list(self._priorities)
+        self._priorities.clear()
         if new:
             half, most, largest = np.quantile(np.concatenate(new), (0.5, 0.95, 1.0)).tolist()
             columns |= dict(priority_p50=half, priority_p95=most, priority_max=largest)
@@ -67,10 +73,11 @@ class PriorityWriter:
     _RETRY_SECONDS = 1.0
 
     def __init__(self, client, table: str = tables.REPLAY):
-        self._client, self._table, self._num_unsound = client, table, 0
+        self._client, self._table = client, table
+        self.num_unsound = 0  # priorities that could not be used
         self._waiting: dict[int, float] = {}  # by key; a newer priority replaces one that still waits
         self._since: float | None = None  # when the oldest of them came
-        self._seconds: list[float] = []
+        self._seconds: deque[float] = deque(maxlen=_MOST_KEPT)
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="priorities", daemon=True).start()
 
@@ -78,18 +85,17 @@ class PriorityWriter:
         """Takes priorities [B] of windows by their keys [B]; does not wait."""
         is_sound = np.isfinite(priority) & (priority > 0)
         with self._changed:
-            self._num_unsound += int(np.sum(~is_sound))
+            self.num_unsound += int(np.sum(~is_sound))
             self._waiting.update(zip(keys[is_sound].tolist(), priority[is_sound].tolist()))
-            self._since = self._since or time.monotonic()
+            self._since = self._since or (time.monotonic() if self._waiting else None)
             self._changed.notify()
 
-    def columns(self) -> dict[str, float | int | None]:
-        """Returns the mean seconds that the oldest priority of a request waited, and how many could not be used."""
+    def columns(self) -> dict[str, float | None]:
+        """Returns the mean seconds that the oldest priority of a request waited."""
         with self._changed:
-            seconds, self._seconds = self._seconds, []
-            return dict(
-                priority_seconds=sum(seconds) / len(seconds) if seconds else None, unsound_priorities=self._num_unsound
-            )
+            seconds = list(self._seconds)
+            self._seconds.clear()
+        return dict(priority_seconds=sum(seconds) / len(seconds) if seconds else None)
 
     def _run(self) -> None:
         while True:

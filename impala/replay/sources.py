@@ -93,7 +93,7 @@ class Tables(Fed):
         return batch
 
     def counts(self) -> dict[str, int]:
-        unsound = {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
+        unsound = {f"unsound:{reason}": count for reason, count in self._checks.counts_by_reason().items()}
         return super().counts() | (unsound if self._feeder else {})
 
     def fill(self) -> float | None:

@@ -186,10 +186,10 @@ class Windows(sources.Fed):
         return (to_tensors(arrays, self._device) for arrays in self._drawn())
 
     def counts(self) -> dict[str, int]:
-        return {f"unsound_{reason}": count for reason, count in self._checks.counts_by_reason().items()}
+        return {f"unsound:{reason}": count for reason, count in self._checks.counts_by_reason().items()}
 
     def columns(self) -> dict[str, Any]:
-        """Returns how many transitions the table holds, and draws per transition inserted after `min_size` windows."""
+        """Returns how many transitions the table holds, and how many were drawn for each inserted after `min_size`."""
         if (info := self._info()) is None:
             return {}
         limiter, share = info.rate_limiter_info, self._share

@@ -79,6 +79,13 @@ def test_a_layer_is_silent_as_far_as_it_was_for_twelve_rows(tmp_path):
     assert monitor.silent_units == {"dense": 0.6}
 
 
+def test_steps_of_later_weights_than_the_checkpoint_resumed_from_have_no_lag(tmp_path):
+    """A replay table may outlive the learner that filled it."""
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(8, UPDATE, chunks(9, 5))
+    assert write_row(monitor)["lag_mean"] == 1.0, "0 and 2"
+
+
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_update(8, UPDATE, chunks(7, 5))  # trained on weights 7: lags 0 and 2

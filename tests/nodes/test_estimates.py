@@ -89,6 +89,20 @@ def test_one_more_does_not_fit(monkeypatch):
         estimates.check(build(PONG, actor__num_actors=11), PONG)
 
 
+def test_windows_are_as_long_as_their_steps_and_tables_of_sequences_are_processes_too():
+    papers = build(PONG, program="apex", loss__correction="n_step", network__torso="nature", learner__batch_size=512)
+    assert mb_of(papers, "batches") < 1_500, "not those of 20 steps"
+    one, two = (
+        build(PONG, program="seed", agent__name="r2d2", loss__correction="n_step", learner__num_learners=n, learner__batch_size=8)
+        for n in (1, 2)
+    )  # fmt: skip
+    assert mb_of(two, "processes") - mb_of(one, "processes") == 2 * 400, "a learner and its table"
+
+
+def mb_of(config, what):
+    return next(part.mb for part in estimates._parts(config, PONG) if part.what == what)
+
+
 @pytest.mark.parametrize("overrides, expected", [
     ({"learner__unroll_length": 100_000}, r"learner.unroll_length=100000: chunks of 70\d.* expected at most \d+"),
     ({"replay__queue_size": 10**6}, "replay.queue_size=1000000: chunks of 0.1"),

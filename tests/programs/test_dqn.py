@@ -8,7 +8,17 @@ from impala import lockstep
 from impala.agents import q_learning
 from impala.learning import checkpoints
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
-from tests.programs.running import interrupted_and_resumed, refused, rows, run
+from tests.programs.running import (
+    END_SECONDS,
+    START_SECONDS,
+    interrupted_and_resumed,
+    press_ctrl_c,
+    refused,
+    rows,
+    run,
+    start,
+    wait_for,
+)
 
 DQN = ["train", "--config", "configs/dqn_catch.yaml", "--evaluator.period-seconds", "2"]
 
@@ -52,11 +62,14 @@ def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
 
 
 def test_frames_that_were_played_before_the_first_update_are_kept(tmp_path):
-    result = run(*DQN, "--run", tmp_path / "run", "--total-frames", 700, "--replay.min-size", 90_000)
-    assert result.returncode == 0, result.stderr
+    process = start(*DQN, "--run", tmp_path / "run", "--replay.min-size", 90_000)
+    wait_for(lambda: (written := rows(tmp_path / "run")) and int(written[-1]["frames"]) >= 700, START_SECONDS, "frames")
+    press_ctrl_c(process)
+    said, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
     state, last = checkpoints.read_state(tmp_path / "run/checkpoints"), rows(tmp_path / "run")[-1]
     assert state["updates"] == int(last["updates"]) == 0 and state["frames"] == int(last["frames"]) >= 700
-    assert f"{state['frames']:,} frames, 0 updates" in result.stdout, "what is printed, written and saved is the same"
+    assert f"{state['frames']:,} frames, 0 updates" in said, "what is printed, written and saved is the same"
     assert int(last["played_steps"]) == int(last["frames"])
 
 
@@ -167,6 +180,8 @@ def test_exploration_falls_from_the_first_update_on(frames, expected):
     (["--environment.name", "Pendulum-v1", "--network.torso", "mlp"], "agent.name: 'q_learning' values every action"),
     (["--replay.size", "1000000000000"], "replay.size"),
     (["--replay.min-size", "200_000"], "replay.min_size=200000 > replay.size=100000"),
+    (["--total-frames", "999"],
+     "total_frames=999: the first update waits until 1000 were played, for replay.min_size=1000; expected more frames"),
     (["--agent.name", "actor_critic"], "agent.name='actor_critic': not with program=dqn; expected q_learning"),
     (["--loss.correction", "vtrace"], "loss.correction=vtrace: not with agent.name=q_learning"),
 ])  # fmt: skip

@@ -97,8 +97,7 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     expected = probabilities([1, 1, 1, 100, 1, 1, 1, 1, 1, 1], 0.6)
     np.testing.assert_allclose(probability, expected[seen], rtol=1e-5)
     assert client.server_info()[tables.REPLAY].current_size == 10
-    columns = writer.columns()
-    assert columns["unsound_priorities"] == 4 and 0 < columns["priority_seconds"] < 10
+    assert writer.num_unsound == 4 and 0 < writer.columns()["priority_seconds"] < 10
     assert writer.columns()["priority_seconds"] is None, "of a period without any"
 
 
@@ -119,3 +118,7 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     source.get(timeout_seconds=60)
     source.done(np.full(8, 50.0))
     assert source.columns()["priority_max"] == 50.0 and source.num_inserted() == 16
+    assert source.counts()["unsound_priorities"] == 0
+    for _ in range(1_500):  # as in a learner whose columns nobody asks for
+        source.done(np.full(8, np.nan))
+    assert len(source._priorities) <= 1_000 and source.counts()["unsound_priorities"] == 8 * 1_500
