@@ -5,14 +5,18 @@ continues where the last run ended, even if it was killed.
 """
 
 import concurrent.futures
+import contextlib
 import csv
+import fcntl
 import importlib.util
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import process
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ COLUMNS = (
     "curve", "command", "commit", "versions", "machine", "date", "digest",
 )  # fmt: skip
 _PACKAGES = ("impala", "tensorflow", "numpy", "gymnasium", "minatar")
+_MOST_FAILURES = 2  # of a cell; then it is left out
 _CELLS_PER_POOL = 32  # of each worker; then a new pool: TensorFlow keeps the graphs of finished cells
 
 
@@ -113,46 +118,77 @@ def run(
 ) -> None:  # fmt: skip
     """Runs every cell that is not done; results are added as they come, with the `command` that asked for them.
 
+    A cell that fails is tried once more, in another process; the others go on.
+
     Raises:
-      RuntimeError: a cell failed; what was finished before is kept.
+      RuntimeError: some cells failed, or the code has changed meanwhile; what was finished is kept.
       OSError: a row could not be written.
     """
     context, num_evaluations = multiprocessing.get_context("spawn"), grid.config.num_evaluations
-    while _pick(grid, results, set(), 1):
-        origin = {"command": command} | _provenance()  # of the code that the workers load now
+    first, failures, errors = _provenance(), Counter(), {}
+
+    def left_out() -> set[Cell]:
+        return {cell for cell, count in failures.items() if count >= _MOST_FAILURES}
+
+    while _pick(grid, results, left_out(), 1):
+        if (now := _provenance()) != first:  # the workers would load it
+            raise RuntimeError(f"the code has changed: {now}, and it was {first}; start again to go on with it")
+        origin = {"command": command} | now
         with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
             running: dict[concurrent.futures.Future, Cell] = {}
-            started = 0
+            started, num_failures = 0, sum(failures.values())
             try:
                 while True:
-                    free = num_workers - len(running) if started < num_workers * _CELLS_PER_POOL else 0
-                    for cell in _pick(grid, results, set(running.values()), free):
-                        running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
+                    is_open = started < num_workers * _CELLS_PER_POOL and not sum(failures.values()) > num_failures
+                    free = num_workers - len(running) if is_open else 0
+                    for cell in _pick(grid, results, {*running.values(), *left_out()}, free):
+                        with contextlib.suppress(process.BrokenProcessPool):  # those that ran in it say so
+                            running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
                         started += 1
                     if not running:
                         break
                     done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
                     for future in done:
                         cell = running.pop(future)
-                        result = _result(future, cell)
-                        results.add(cell, result, origin)
+                        if (error := future.exception()) is not None:  # of the cell, or its process is gone
+                            failures[cell] += 1
+                            errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
+                            continue
+                        results.add(cell, result := future.result(), origin)
                         on_cell(cell, result)
-            except BaseException:  # Ctrl-C, or a cell that failed: the workers do not finish their cells
-                for process in pool._processes.values():
-                    process.terminate()
+            except BaseException:  # Ctrl-C, or a row that cannot be written: the workers do not finish their cells
+                for worker in (pool._processes or {}).values():
+                    worker.terminate()
                 raise
+    if cells_left := left_out():
+        raise RuntimeError("\n".join(errors[cell] for cell in sorted(cells_left)))
 
 
-def _pick(grid: Grid, results: Results, running: set[Cell], count: int) -> list[Cell]:
-    available = (cell for cell in grid.available(results.returns) if cell not in running)
+def _pick(grid: Grid, results: Results, others: set[Cell], count: int) -> list[Cell]:
+    """Returns cells that can be run, are not done and not among `others`."""
+    available = (cell for cell in grid.available(results.returns) if cell not in others)
     return [cell for cell, _ in zip(available, range(count))]
 
 
-def _result(future: concurrent.futures.Future, cell: Cell) -> dict[str, Any]:
+@contextlib.contextmanager
+def _alone_in(folder: Path):
+    """Raises ConfigError if another process writes results into the folder."""
     try:
-        return future.result()
-    except Exception as error:
-        raise RuntimeError(f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        line = f"--output {folder}: {error.strerror}; expected a folder that can be made and written"
+        raise config_lib.ConfigError([line]) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        line = f"--output {folder}: another command writes results there; expected its end, or another folder"
+        raise config_lib.ConfigError([line]) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def main(
@@ -163,7 +199,11 @@ def main(
         raise config_lib.ConfigError(["impala compare: needs the package scipy; pip install 'impala[lab]'"])
     grid = Grid(path, overrides)
     folder = folder or Path("docs/results") / grid.path.stem
-    num_workers = num_workers or len(os.sched_getaffinity(0))
+    with _alone_in(folder):
+        return _compare(grid, folder, num_workers or len(os.sched_getaffinity(0)), command)
+
+
+def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
     results = Results(folder / "results.csv", grid)
     if not _pick(grid, results, set(), 1):
         print(f"all {len(results.returns)} cells in {folder} were trained before; only the report is written again")

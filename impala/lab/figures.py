@@ -17,10 +17,14 @@ def _axes(num_rows: int, num_columns: int):
 
 def _panels(scores: Scores, x_label: str, draw):
     """Draws a panel for each condition (row) and task (column): calls `draw(axis, block)` for every scheme."""
+    import matplotlib
+
     grid, conditions = scores.grid.config, list(scores.conditions())
     figure, axes = _axes(len(conditions), len(grid.tasks))
     for row, (fraction, lag) in zip(axes, conditions):
         for axis, task in zip(row, grid.tasks):
+            if len(grid.schemes) > 10:
+                axis.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
             for scheme in grid.schemes:
                 draw(axis, Block(task, scheme, fraction, lag))
             if not axis.has_data():

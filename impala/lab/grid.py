@@ -310,9 +310,11 @@ class Grid:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:
-        """Returns what a row counts as: its return, or the task's 0 where the run diverged or finished no episode."""
-        value = float(row["return"])
-        return value if row["status"] == "done" and math.isfinite(value) else self.config.tasks[cell.task].scale[0]
+        """Returns what a row counts as: its return, or the task's 0 where no episode ended or a better run diverged."""
+        value, zero = float(row["return"]), self.config.tasks[cell.task].scale[0]
+        if not math.isfinite(value):
+            return zero
+        return value if row["status"] == "done" else min(value, zero)
 
     def cells(self, returns: Mapping[Cell, float]) -> Iterator[Cell]:
         """Yields the cells that are part of the grid as far as `returns` tell, task after task."""

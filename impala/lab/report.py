@@ -18,9 +18,11 @@ def table(scores: Scores) -> str:
     numbers = sorted({scores.grid.num_seeds(task) for task in grid.tasks})
     lines = [
         f"Mean return of {settings}, ± half the 95 % interval over {' or '.join(map(str, numbers))} seeds. "
-        "A run that diverged counts as the task's 0. Over tasks, returns are scaled to each task's 0 and 1, and "
-        "numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( )."
+        "A run that diverged counts as the task's 0, or less if it was worse. Over tasks, returns are scaled to each "
+        "task's 0 and 1, and numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( )."
     ]
+    skipped = [f"{count} of `{scheme}`" for scheme in grid.schemes if (count := scores.num_skipped(scheme))]
+    lines += ["", f"Updates that were not finite, and so skipped: {', '.join(skipped) or 'none'}."]
     for fraction, lag in scores.conditions():
         lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
         lines += _by_task(scores, fraction, lag, scores.finals)
@@ -50,13 +52,14 @@ def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
     first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
     if len(complete) < 2:
         return []
+    pairs = {scheme: (complete[first], other) for scheme, other in complete.items() if scheme != first}
+    adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
     lines = ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]
-    for scheme, other in complete.items():
-        if scheme != first:
-            pair = complete[first], other
-            less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
-            lines.append(f"| `{scheme}` | {_text(less)} | {_text(wins)} |")
-    return lines
+    for (scheme, pair), p in zip(pairs.items(), adjusted):
+        less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
+        lines.append(f"| `{scheme}` | {_text(less)}{' †' if p < 0.05 else ''} | {_text(wins)} |")
+    words = f"†: not 0 over seeds, at 5 % for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
+    return [*lines, "", words]
 
 
 def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
@@ -74,7 +77,8 @@ def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
         chosen[scheme] = [scores.settings(block) for block in blocks]
         cells = [_spread(scores.sweep(block), num_settings) for block in blocks if block.task in tasks]
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
-    every = [(scheme, setting) for scheme, tasks in chosen.items() for of_task in tasks for setting in of_task]
+    swept = [index for index, task in enumerate(grid.tasks) if task in tasks]  # the others take what these chose
+    every = [(scheme, setting) for scheme, found in chosen.items() for index in swept for setting in found[index]]
     at_edge = sum(scores.grid.is_at_edge(*one) for one in every)
     lines += ["", f"Chosen, learning rate / entropy cost; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
     lines += _head(grid.tasks)

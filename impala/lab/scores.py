@@ -1,8 +1,10 @@
 """The scores of a grid and their statistics: what counts, means and medians over tasks, comparisons, their intervals.
 
-Each number over tasks has two bootstrap intervals, of 95 %. One shows what other seeds would change: seeds are
-resampled within each task (Agarwal et al. 2021, arXiv:2108.13264). The other resamples the tasks, too, and shows what
-other tasks of the same kind might change. Tasks may have different numbers of seeds.
+Each number over tasks has two intervals, of 95 %. One shows what other seeds would change, the other what other tasks
+of the same kind might change, too. Of means and their differences both are Student's, the first with Welch's degrees
+of freedom, since resampling covers too little where there are five seeds or tasks. Of other numbers they are bootstraps
+over the seeds of each task (Agarwal et al. 2021, arXiv:2108.13264), and over tasks and seeds. All take the settings
+that were chosen as given. Tasks may have different numbers of seeds.
 """
 
 import warnings
@@ -70,8 +72,11 @@ class Scores:
         return np.array([_mean_of_finite(curves) for curves in self._by_seed(block, self._curve)])
 
     def areas(self, block: Block) -> np.ndarray:
-        """Returns the mean of every such curve: how good a seed was on average, from the first frame to the last."""
-        return np.array([_mean_of_finite(curve) for curve in self.curves(block)])
+        """Returns the mean of every such curve: how good a seed was on average, from the first frame to the last.
+
+        Where no episode ended, what was known before holds.
+        """
+        return np.array([_mean_of_finite(_carried(curve)) for curve in self.curves(block)])
 
     def _by_seed(self, block: Block, value) -> Iterator[list]:
         """Yields `value(cell)` of all settings of a seed, for every seed whose runs are all done."""
@@ -91,6 +96,11 @@ class Scores:
     def num_diverged(self, block: Block) -> int:
         """Returns how many of the runs that count diverged."""
         return sum(row["status"] != "done" for row in self.rows(block, FINAL))
+
+    def num_skipped(self, scheme: str) -> int:
+        """Returns how many updates of a scheme's runs that count were not finite, and so skipped."""
+        blocks = (block for block, phase in self._rows if block.scheme == scheme and phase == FINAL)
+        return sum(int(row["skipped_updates"] or 0) for block in blocks for row in self.rows(block, FINAL))
 
     def conditions(self) -> Iterator[tuple[float, int]]:
         """Yields (replay fraction, lag)."""
@@ -121,7 +131,7 @@ class Estimate(NamedTuple):
 
 def mean_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
     """Returns the mean over tasks of the means over seeds, of [seeds] for each task."""
-    return _estimate(np.mean, _means, one)
+    return _of_student([seeds.mean() for seeds in one], one)
 
 
 def median_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
@@ -131,7 +141,50 @@ def median_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
 
 def difference(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estimate:
     """Returns the mean over tasks of the mean of `one` less that of `other`, [seeds] for each task."""
-    return _estimate(np.mean, lambda x, y: _means(x) - _means(y), one, other)
+    return _of_student([x.mean() - y.mean() for x, y in zip(one, other)], one, other)
+
+
+def p_value(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
+    """Returns how likely a `difference` as large is by other seeds alone, if there is none (Welch's test)."""
+    from scipy import stats
+
+    error, freedom = _error(one, other)
+    value = np.mean([x.mean() - y.mean() for x, y in zip(one, other)])
+    return float(2 * stats.t.sf(abs(value) / error, freedom)) if error else float(value == 0)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values adjusted for how many they are (Holm 1979)."""
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return adjusted.tolist()
+
+
+def _of_student(of_tasks: Sequence[float], *groups: Sequence[np.ndarray]) -> Estimate:
+    """Returns the mean of numbers of tasks, means over the seeds in `groups` or their differences, with intervals."""
+    from scipy import stats
+
+    error, freedom = _error(*groups)
+    value, half = float(np.mean(of_tasks)), float(stats.t.ppf(0.975, freedom) * error) if error else 0.0
+    most = half  # over tasks: as they differ by their seeds, too, never less
+    if len(of_tasks) > 1:
+        most = max(half, float(stats.t.ppf(0.975, len(of_tasks) - 1) * stats.sem(of_tasks)))
+    return Estimate(value, (value - half, value + half), (value - most, value + most))
+
+
+def _error(*groups: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Returns the standard error of a mean over tasks of means over seeds, and its degrees of freedom (Welch).
+
+    A single seed of a task says nothing of others: such a task adds nothing.
+    """
+    samples = [seeds for group in groups for seeds in group if len(seeds) > 1]
+    parts = np.array([np.var(seeds, ddof=1) / len(seeds) for seeds in samples])
+    if not parts.any():
+        return 0.0, 1.0
+    freedom = np.sum(parts) ** 2 / np.sum(parts**2 / [len(seeds) - 1 for seeds in samples])
+    return float(np.sqrt(np.sum(parts)) / len(groups[0])), float(freedom)
 
 
 def improvement(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estimate:
@@ -188,6 +241,12 @@ def interval(returns: np.ndarray) -> tuple[float, float]:
         return float(np.mean(returns)) if len(returns) else np.nan, np.nan
     half = stats.t.ppf(0.975, len(returns) - 1) * np.std(returns, ddof=1) / len(returns) ** 0.5
     return float(np.mean(returns)), float(half)
+
+
+def _carried(curve: np.ndarray) -> np.ndarray:
+    """Returns a curve whose NaNs are the last number before them; those at the beginning stay."""
+    known = np.maximum.accumulate(np.where(np.isnan(curve), -1, np.arange(len(curve))))
+    return np.where(known < 0, np.nan, curve[known])
 
 
 def _mean_of_finite(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -200,6 +200,7 @@ def test_a_digest_is_of_everything_that_a_cell_is_trained_with(make, tmp_path):
 @pytest.mark.parametrize("row, score", [
     (dict(status="done", **{"return": "0.5"}), 0.5),
     (dict(status="diverged", **{"return": "0.5"}), -1.0),
+    (dict(status="diverged", **{"return": "-1.5"}), -1.5),
     (dict(status="done", **{"return": "nan"}), -1.0),
 ])  # fmt: skip
 def test_a_run_that_diverged_counts_as_the_tasks_zero(make, row, score):
