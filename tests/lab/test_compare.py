@@ -113,6 +113,30 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
     running.wait_for(lambda: not running.survivors(process), 10, "the end of its workers")
 
 
+@pytest.mark.parametrize("how", [pytest.param("once", marks=pytest.mark.soak), "always"])
+def test_a_cell_that_fails_is_tried_again_and_ends_nothing_else(tmp_path, how):
+    import yaml
+
+    text = (LAB / "catch.yaml").read_text()
+    (tmp_path / "catch.yaml").write_text(text.replace("{name: catch}", "{name: 'tests.lab.flaky:Catch'}"))
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | dict(schemes=["none"], entropy_costs=[0.01])))
+    (tmp_path / "how").write_text(how)
+    command = ["compare", "--config", tmp_path / "grid.yaml", "--output", tmp_path / "out", "--workers", 1]
+    result = running.run(*command, FLAKY=str(tmp_path / "how"))
+    done = rows(tmp_path / "out")
+    if how == "once":
+        assert result.returncode == 0 and len(done) == 2, result.stderr
+    else:
+        assert result.returncode == 1 and "ValueError: as asked for\n1 cells are kept" in result.stderr
+        assert [row["seed"] for row in done] == ["2"], "the other seed's"
+
+
+def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
+    with compare._alone_in(tmp_path):
+        result = running.run("compare", "--config", LAB / "lag.yaml", "--output", tmp_path)
+    assert result.returncode == 2 and "another command writes results there" in result.stderr
+
+
 def test_bad_usage_is_refused_before_tensorflow(tmp_path):
     code = (
         "import sys\nfrom impala import cli\n"
