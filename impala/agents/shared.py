@@ -89,7 +89,8 @@ def make_batches(config: Config, network, spec: EnvironmentSpec, index: int, inc
 class Once:
     """An iteration's unrolls as one batch; see `learning.epochs.Epochs`."""
 
-    state = np.zeros(0)
+    state = newest = np.zeros(0)
+    num_batches = 1
 
     def __call__(self, unroll: Chunk) -> Iterator[Chunk]:
         yield unroll

@@ -85,7 +85,8 @@ def _quantiles(name: str, call, seconds: float) -> dict[str, float]:
 
 def separate_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of as many processes as there are workers, each of which trains parameters of its own on a core."""
-    alone = config_lib.build(config_lib.as_data(config), {"actor.num_actors": 1, "server.num_late": 0})
+    changes = {"actor.num_actors": 1, "server.num_late": 0, "environment.name": config.environment.tasks[0]}
+    alone = config_lib.build(config_lib.as_data(config), changes)
     with futures.ProcessPoolExecutor(config.actor.num_actors, mp_context=multiprocessing.get_context("spawn")) as pool:
         rates = [pool.submit(_on_a_core, alone, index, seconds) for index in range(config.actor.num_actors)]
         return sum(rate.result() for rate in rates)

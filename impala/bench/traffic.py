@@ -43,7 +43,9 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
             parts |= {"chunks": chunk_bytes()}
         case "a3c" | "dppo" | "gorila":  # to the server and back with each gradient
             both = weights / config.steps_per_update
-            targets = {"targets": both / config.agent.target_period} if config.program == "gorila" else {}
+            targets = {}
+            if config.program == "gorila":  # a period is of all workers' updates, and each fetches every copy
+                targets["targets"] = both * config.actor.num_actors / config.agent.target_period
             parts |= {"gradients": both, "weights": both} | targets
     return {name: size / spec.frames_per_step for name, size in parts.items()}
 

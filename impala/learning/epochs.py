@@ -57,7 +57,8 @@ class Epochs:
       advantages: (values [T+1, B], rewards, discounts, valid [T, B]) → targets, advantages [T, B] (arXiv:1506.02438).
       clip_reward: a function of `losses.rewards.REWARD_CLIPPING`.
       num_stacked: frames of an observation.
-      statistics: what workers share; `state` holds it, and `take` returns this worker's increments.
+      statistics: what workers share; `state` holds it as it was when the iteration began, `newest` as it is now, and
+        `take` returns this worker's increments.
       seed: of the order.
     """
 
@@ -69,6 +70,7 @@ class Epochs:
         self._clip_reward, self._num_stacked = clip_reward, num_stacked
         self._random, self._statistics = np.random.default_rng(list(seed)), statistics
         self.state, self._increments = statistics.initial(), np.zeros(statistics.size)
+        self.newest, self.num_batches = self.state, plan.num_batches
         self._sums: np.ndarray | None = None  # [B], of each environment's discounted rewards so far
         self._value = tf.function(lambda *inputs: network(*inputs).value, autograph=False)
         self._logits = tf.function(lambda *inputs: network(*inputs).logits, autograph=False)
@@ -102,7 +104,7 @@ class Epochs:
                 # frames rise steadily; unrolls, where there are fewer than passes, over the first ones.
                 yield batch._replace(
                     is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
-                    beta=np.float32(self._statistics.beta(self.state)),
+                    beta=np.float32(self._statistics.beta(self.newest)),
                 )  # fmt: skip
         if passes[-1] is not _VALUES:
             self._measure(whole)
@@ -112,7 +114,7 @@ class Epochs:
         arrays = Chunk(*(field if isinstance(field, tuple) else np.asarray(field) for field in unroll))
         valid_t = 1.0 - arrays.is_first[1:].astype(np.float32)
         values = self._values_of(arrays)
-        rewards = self._scaled(self._clip_reward(tf.constant(arrays.r_t)).numpy(), valid_t)
+        rewards = self._scaled(self._clip_reward(tf.constant(arrays.r_t)).numpy(), arrays.discount_t, valid_t)
         targets = self._advantages(values, rewards, arrays.discount_t, valid_t)
         advantages = targets.advantage_tm1.numpy()
         if self._plan.normalise == "iteration":
@@ -139,14 +141,15 @@ class Epochs:
             kl_tm1 = distribution.kl(distribution.normalise(whole.logits_tm1), distribution.normalise(logits)).numpy()
             self._increments += self._statistics.of_kl(np.sum(kl_tm1 * whole.valid_t), np.sum(whole.valid_t))
 
-    def _scaled(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    def _scaled(self, rewards: np.ndarray, discounts: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """Returns rewards [T, B]; if they are scaled, over the deviation of discounted returns and clipped to ±10."""
         if not self._statistics.has_returns:
             return rewards
         sums, seen = np.zeros(rewards.shape[1]) if self._sums is None else self._sums, []
-        for reward, is_valid in zip(rewards, valid > 0):
+        for reward, discount, is_valid in zip(rewards, discounts, valid > 0):
             sums = np.where(is_valid, self._statistics.returns_discount * sums + reward, 0.0)  # an episode begins at 0
             seen.append(sums[is_valid])
+            sums = sums * discount  # after a lost life, too, they begin at 0
         self._sums = sums
         self._increments += self._statistics.of_returns(np.concatenate(seen))
         scale = np.float32(self._statistics.return_deviation(self.state))
@@ -164,6 +167,11 @@ class Plan(NamedTuple):
     num_value_epochs: int  # B, further ones
     num_minibatches: int  # of a pass
     normalise: str  # over what advantages get mean 0 and deviation 1: a "minibatch", the "iteration", or "none"
+
+    @property
+    def num_batches(self) -> int:
+        """Minibatches of an iteration."""
+        return (self.num_epochs + self.num_value_epochs) * self.num_minibatches
 
     def passes(self) -> list[np.ndarray]:
         """Returns for each pass what it trains, as in `Batch`."""

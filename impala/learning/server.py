@@ -106,7 +106,7 @@ class ParameterServer:
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
         self.num_replaced = self._least_version = 0  # how often all was replaced; the version since the last time
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
-        self._round: dict[int, tuple[Push, Callable]] = {}  # by worker: gradients that wait for others; and `accepted`
+        self._round: dict[int, tuple[Push, Callable, Verdict]] = {}  # by worker: who waits for others, see `push`
         self._account = TimeAccount()
         self.counts = dict.fromkeys(Verdict, 0)
         self.staleness: collections.Counter[int] = collections.Counter()  # of gradients that were accepted
@@ -126,16 +126,22 @@ class ParameterServer:
     def push(self, push: Push, accepted: Callable[[int], None] = lambda version: None) -> Verdict:
         """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.
 
+        At a barrier one that is not finite waits, too, and the update is of the others: if its worker went on alone, it
+        would be a round ahead of them.
+
         Args:
           accepted: called with the number of the update that the gradient is a part of, before anybody else sees
             that update; with a barrier perhaps by another worker's thread.
         """
         with self._changed:
             verdict = self._judge(push)
-            if verdict is Verdict.ACCEPTED:
-                self._round[push.worker] = push, accepted
-                is_full = len(self._round) >= (self._rules.num_awaited or 1)
-                verdict = self._update() if is_full else self._wait(push)
+            waits = verdict is Verdict.NONFINITE and self._rules.num_awaited and push.version == self.version
+            if verdict is Verdict.ACCEPTED or waits:
+                self._round[push.worker] = push, accepted, verdict
+                if len(self._round) >= (self._rules.num_awaited or 1):
+                    self._update()
+                else:
+                    verdict = self._wait(push, verdict)
             self.counts[verdict] += 1
             return verdict
 
@@ -187,7 +193,8 @@ class ParameterServer:
         if (push.life, push.number) <= self._newest.get(push.worker, (-1, -1))[:2]:
             return Verdict.REPEATED
         # A sum of squares is not finite if an element is not, and takes a third of the time that a look at each takes.
-        if not (push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))):
+        is_finite = push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))
+        if not (is_finite and np.isfinite(push.increments).all()):
             return Verdict.NONFINITE
         if push.is_outlier:
             return Verdict.OUTLIER
@@ -199,21 +206,25 @@ class ParameterServer:
             return Verdict.STALE
         return Verdict.ACCEPTED
 
-    def _wait(self, push: Push) -> Verdict:
+    def _wait(self, push: Push, verdict: Verdict) -> Verdict:
         """Waits until this round has enough gradients; the push that brings the last one applies all."""
         while self._round.get(push.worker, (None,))[0] is push:
             if self._should_stop():
                 del self._round[push.worker]
                 return Verdict.ENDED
             self._changed.wait(_SLICE_SECONDS)
-        if self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number):
-            return Verdict.ACCEPTED
+        if verdict is Verdict.NONFINITE or self._newest.get(push.worker, (-1, -1))[:2] == (push.life, push.number):
+            return verdict
         return Verdict.STALE if push.version < self._least_version else Verdict.REPEATED
 
-    def _update(self) -> Verdict:
-        pushes, told = zip(*(self._round[worker] for worker in sorted(self._round)))
+    def _update(self) -> None:
+        in_order = [self._round[worker] for worker in sorted(self._round)]
         self._round = {}
         self._changed.notify_all()
+        sound = [(push, accepted) for push, accepted, verdict in in_order if verdict is Verdict.ACCEPTED]
+        if not sound:
+            return
+        pushes, told = zip(*sound)
         with self._account.part("applying"):
             gradients = pushes[0].gradients
             for push in pushes[1:]:
@@ -233,7 +244,6 @@ class ParameterServer:
             self.staleness[self.version - 1 - push.version] += 1
         for accepted in told:
             accepted(self.version)
-        return Verdict.ACCEPTED
 
     def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
         self._optimizer.epsilon.assign(epsilon)

@@ -102,7 +102,7 @@ class Exchange:
     def __call__(self, gradient, num_transitions: int, increments: np.ndarray, is_outlier: bool = False) -> Answer:
         """Sends each shard its part of a `differentiators.Gradient`; returns what they answer.
 
-        `increments` of the statistics go to all of them: each keeps a copy of the statistics, and all copies are equal.
+        `increments` of the statistics go to all of them: each keeps a copy, of which the first shard's is used.
         """
         flags = int(gradient.is_finite) + 2 * int(is_outlier)
         from impala.acting import remote

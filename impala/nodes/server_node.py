@@ -27,7 +27,7 @@ class ShardNode:
       index: of the shard.
     """
 
-    RPCS = ("address", "begin", "join", "push", "read", "copy", "replace", "vary", "target")
+    RPCS = ("address", "begin", "join", "push", "read", "copy", "replace", "vary", "target", "end")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int):
         from impala.launching import processes, roles
@@ -64,7 +64,13 @@ class ShardNode:
             server.State(*state), lambda variables: shared.make_optimizer(config, variables),
             self._scheduled, rules=working.rules_of(config), merge=self.statistics.merge, should_stop=self.stop.is_set
         )  # fmt: skip
+        self.server.is_done = lambda: self.server.frames >= config.total_frames
         self._begun.set()
+
+    def end(self) -> None:
+        """Lets no update happen any more."""
+        with self.server.held():  # an update under way is counted
+            self.server.is_done = lambda: True
 
     def replace(self, number: int, *state: Any) -> None:
         """Takes over the `server.State` of another member of a population, for the `number`th time."""
@@ -247,9 +253,9 @@ class ServerNode(ShardNode):
         """See `Head`."""
         self.head.report(actor, number, shares, episodes)
 
-    def evaluated(self, mean: float) -> None:
+    def evaluated(self, mean: float, num_updates: int) -> None:
         """See `Head`."""
-        self.head.evaluated(mean)
+        self.head.evaluated(mean, num_updates)
 
     def status(self) -> dict[str, Any]:
         """See `Head`."""
@@ -304,8 +310,9 @@ class ServerNode(ShardNode):
                     job.maybe_run()
                 if self._factors != self.head.factors:  # it has evolved
                     self._vary_all()
-            with self.server.held():  # an update under way is counted
-                self.server.is_done = lambda: True  # no update after the last checkpoint
+            self.end()
+            for pending in [other.futures.end() for other in self._others]:
+                pending.result()
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
         except Exception as error:

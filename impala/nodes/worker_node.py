@@ -124,4 +124,5 @@ class WorkerNode:
                 if answer.verdict == Verdict.ENDED:
                     self._stop.wait(_ENDED_SECONDS)
             if report.is_due():
-                report.send(actors.total_fractions(worker.lanes, account.fraction("blocked")))
+                blocked = dict(blocked=account.fraction("blocked"))  # not a part of writing chunks, as elsewhere
+                report.send(actors.total_fractions(worker.lanes, 0.0) | blocked)

@@ -135,7 +135,7 @@ class Worker(Base):
 
         super().__init__(config, spec, index, incarnation)
         agent, actor = agents.of(config), config.actor
-        self._statistics, self._chunks = shared.make_statistics(config, spec), []
+        self._statistics, self._chunks, self._sent = shared.make_statistics(config, spec), [], np.zeros(0)
         outputs, behaviour = policies.network_outputs(self.network), agent.make_behaviour(config, spec)
         loops = []
         for lane in range(actor.num_lanes):
@@ -144,7 +144,7 @@ class Worker(Base):
             first = lane * actor.num_lane_environments
             self.lanes.append(make_actor(
                 environment, outputs, seed=seed, unroll_length=config.learner.unroll_length, behaviour=behaviour,
-                origin=Origin(config.seed, index, first, incarnation, 0, task), sink=self._chunks.extend,
+                origin=Origin(config.seed, index, first, incarnation, 0, task), sink=self._keep,
                 sync_weights=lambda: self.version,
             ))  # fmt: skip
             loops.append(self.lanes[-1].steps(seed))
@@ -157,21 +157,27 @@ class Worker(Base):
         self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
 
     def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
-        """See `Base`; statistics are taken over once an iteration is over."""
+        """See `Base`; moments are taken over once an iteration is over, the penalty's coefficient at once."""
         super().assign(version, frames, arrays, statistics)
-        self._newest = statistics
+        self._batches.newest = statistics
         if self._to_come is None:
             self._adopt()
 
     def batch(self):
-        """Returns the next batch to differentiate, or None until each lane has ended its unroll."""
+        """Returns the next batch to differentiate, or None until each lane has ended its unroll.
+
+        At a barrier all workers' iterations end at the same updates: one that came late, since its process had to start
+        again, trains on fewer batches and plays with the others again.
+        """
         if self._to_come is not None:
-            if (batch := next(self._to_come, None)) is not None:
+            batch = next(self._to_come, None)  # to the end: there it measures how far the policy has moved
+            if batch is not None and self.version // self._batches.num_batches == self._iteration:
                 return batch
             self._to_come = None
             self._adopt()
         if len(self._chunks) < self._config.learner.batch_size:
             return None
+        self._iteration = self.version // self._batches.num_batches
         self._to_come = iter(self._batches(self._stacked(self._chunks)))
         self._chunks.clear()
         return next(self._to_come)
@@ -191,15 +197,23 @@ class Worker(Base):
         return self._sent
 
     def answered(self, verdict: int) -> None:
-        """Keeps the increments that went with a refused gradient; they go with the next."""
+        """Keeps the increments that went with a refused gradient; they go with the next, unless it was for them."""
         from impala.learning.server import Verdict
 
-        if verdict not in (Verdict.ACCEPTED, Verdict.REPEATED):  # what is repeated was accepted, its answer lost
+        is_in = verdict in (Verdict.ACCEPTED, Verdict.REPEATED)  # what is repeated was accepted, its answer lost
+        if not is_in and np.isfinite(self._sent).all():
             self._batches.put_back(self._sent)
 
+    def _keep(self, chunks: Sequence[Chunk]) -> None:
+        from impala.acting.chunks import check_finite
+
+        for chunk in chunks:
+            check_finite(chunk)
+        self._chunks.extend(chunks)
+
     def _adopt(self) -> None:
-        self._batches.state = self._newest
-        shared.use_statistics(self._config, self.network, self._statistics, self._newest)
+        self._batches.state = self._batches.newest
+        shared.use_statistics(self._config, self.network, self._statistics, self._batches.state)
 
     def _stacked(self, chunks: Sequence[Chunk]) -> Chunk:
         from impala.replay import datasets

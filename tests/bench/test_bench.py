@@ -143,7 +143,7 @@ def test_bytes_per_frame_by_hand():
         for name, keys in (("apex", {}), ("gorila", {}), ("gorila", {"replay.shared": True}))
     )
     assert apex["weights"] == 4000 / (100 * 16) / 4, "once in 400 frames of 16 environments"
-    assert gorila == {"gradients": 250, "weights": 250, "targets": 250 / 500}, "a gradient for every 4 steps, 16 frames"
+    assert gorila == {"gradients": 250, "weights": 250, "targets": 2 * 250 / 500}, "a gradient for every 4 steps, 16 frames; two bundles"
     assert shared.keys() == gorila.keys() | {"steps", "windows"} and shared["steps"] == dqn["steps"]
     assert impala["weights"] == 4000 / (10 * 32) / 4
     assert impala["chunks"] == pytest.approx(2 * 14 * 7056 / 10 / 4, rel=0.01)

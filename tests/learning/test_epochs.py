@@ -5,6 +5,7 @@ import pytest
 
 from impala import config as config_lib
 from impala.agents import ppo
+from impala.environments import catch
 from impala.learning.epochs import normalised
 from impala.learning.server import Verdict
 from impala.nodes import checking, working
@@ -37,7 +38,7 @@ def play():
 def unroll_of(worker):
     """Plays one iteration; returns the unrolls and an iterator of its batches."""
     seen, batches = [], worker._batches
-    worker._batches = type("Spy", (), {"__call__": lambda self, unroll: (seen.append(unroll), batches(unroll))[1], "state": None, "take": batches.take})()
+    worker._batches = type("Spy", (), {"__call__": lambda self, unroll: (seen.append(unroll), batches(unroll))[1], "state": None, "take": batches.take, "num_batches": batches.num_batches})()
     while (first := worker.batch()) is None:
         worker.act()
     worker._batches = batches
@@ -149,6 +150,43 @@ def test_value_epochs_train_values_alone_and_the_kl_is_measured_in_between(play)
     expected = np.sum(distribution.kl(distribution.normalise(unroll.logits_tm1), distribution.normalise(logits)).numpy() * valid)
     # The divergence of two near policies is a small difference of float32 numbers, rounded to about 1e-7.
     assert seen[4][1] == pytest.approx([expected, valid.sum()], rel=1e-4, abs=1e-6) and expected > 2e-5
+
+
+def test_a_worker_that_came_late_leaves_its_iteration_when_the_others_end_theirs(play):
+    """Two passes of three batches: all iterations begin at updates 0, 6, 12, …; the late one joins at update 4."""
+    _, worker = play()
+    arrays, state = [v.numpy() for v in worker.variables], worker._batches.state
+
+    def batches_until_it_plays(version):
+        num_batches = 0
+        worker.assign(version, 0, arrays, state)
+        while worker.batch() is not None:
+            num_batches += 1
+            worker.assign(version + num_batches, 0, arrays, state)
+        return num_batches
+
+    worker.assign(4, 0, arrays, state)
+    for begins, expected in ((4, 1), (6, 5), (12, 5)):  # besides the first one
+        while worker.batch() is None:
+            worker.act()
+        assert batches_until_it_plays(begins + 1) == expected
+
+
+def test_a_chunk_that_is_not_finite_is_never_trained_on(play):
+    _, worker = play(environment__name="tests.learning.test_epochs:Infinite")
+    with pytest.raises(ValueError, match="observation holds a value that is not finite"):
+        for _ in range(300):
+            if worker.batch() is None:
+                worker.act()
+
+
+class Infinite(catch.Catch):
+    """Shows infinity once it has been played for a while."""
+
+    def receive(self):
+        step = super().receive()
+        self._num_steps = getattr(self, "_num_steps", 0) + 1
+        return step._replace(observation=step.observation + (np.inf if self._num_steps > 30 else 0.0))
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns_so_far(play):

@@ -151,6 +151,24 @@ def test_whoever_sees_an_update_sees_all_its_gradients_counted():
     assert counted == [1, 1] and server.counts[Verdict.ACCEPTED] == 2
 
 
+def test_at_a_barrier_one_that_is_not_finite_holds_its_place_and_the_update_is_of_the_others():
+    server, alone = make(num_awaited=3, is_mean=True), make()
+    with futures.ThreadPoolExecutor(2) as pool:
+        bad = pool.submit(push, server, 0, worker=0, version=0, is_finite=False)
+        good = pool.submit(push, server, 0, worker=1, version=0, gradients=parameters(1))
+        assert not futures.wait([bad, good], 0.3).done
+        assert push(server, 0, worker=2, version=0, increments=np.array([np.inf])) is Verdict.NONFINITE
+        assert bad.result(20) is Verdict.NONFINITE and good.result(20) is Verdict.ACCEPTED
+        assert push(server, 1, worker=0, version=0, is_finite=False) is Verdict.NONFINITE, "of an old round, it waits for none"
+        all_bad = [pool.submit(push, server, 2, worker=w, version=1, is_finite=False) for w in (0, 1)]
+        assert push(server, 2, worker=2, version=1, is_finite=False) is Verdict.NONFINITE
+        assert [one.result(20) for one in all_bad] == [Verdict.NONFINITE] * 2
+    assert server.read()[:2] == (1, 20)
+    push(alone, 0, gradients=parameters(1))
+    for one, other in zip(server.read()[2], alone.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_with_late_workers_an_update_is_of_exactly_so_many_fewer_and_the_late_are_refused():
     server, alone = make(num_awaited=3 - 1, is_mean=True), make()
     with futures.ThreadPoolExecutor(2) as pool:

@@ -10,6 +10,7 @@ import pytest
 from impala import config as config_lib
 from impala import lockstep
 from impala.acting.remote import Refused
+from impala.learning.server import Push
 from impala.nodes import checking, exchanging, server_node
 from impala.nodes.run import Run
 from tests.programs.running import (
@@ -156,6 +157,27 @@ def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard
     version, frames, arrays, statistics, settings = node.join(1, tuple(facts))
     assert settings.tolist() == [0, 0, 1, 1, 1], "the number of θ⁻, that of takeovers, and factors of a population"
     assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
+
+
+def test_every_shard_ends_at_the_runs_frames_or_when_it_is_told(tmp_path, monkeypatch):
+    import threading
+
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    made = config(server__num_shards=2, total_frames=40)
+    node = server_node.ShardNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0), 1)
+    arrays = [variable.numpy() for variable in node.network.trainable_variables]
+    for told, expected in ((False, [0, 0, 4]), (True, [0, 4])):
+        node._begun.clear()
+        node.begin(0, 0, arrays, [])
+        verdicts = []
+        for number in range(len(expected)):
+            if told and number == 1:
+                node.end()
+            verdicts.append(int(node.server.push(Push(0, 0, number, number, [0 * array for array in arrays], 20))))
+        assert verdicts == expected, "accepted, then ended"
 
 
 def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):

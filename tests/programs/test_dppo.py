@@ -87,6 +87,15 @@ def test_beta_and_moments_are_those_of_all_workers_together():
     training.close()
 
 
+def test_without_value_epochs_beta_is_adapted_by_the_next_iterations_first_gradient_and_used_from_its_second_on():
+    made = config(actor__num_actors=2, loss__correction="penalty", learner__learning_rate=0.05)
+    training = lockstep.of(made)
+    n = training._workers[0]._batches.num_batches
+    betas = [float(update.batch.beta) for _, update in zip(range(2 * n), training.updates())]
+    assert betas == [1.0] * (n + 1) + [2.0] * (n - 1)
+    training.close()
+
+
 class _Spy:
     def __init__(self, inner, call):
         self.__dict__.update(_inner=inner, _call=call)
