@@ -171,7 +171,10 @@ def hold(path: Path, stop: beats.Pulse) -> None:
             if stop.wait(0.2):
                 finish()
             if time.monotonic() > deadline:
-                refuse(f"{path}: held by a node of an earlier launch; expected it to end with its launcher")
+                refuse(
+                    f"{path}: held by a node of an earlier launch; expected it to end with its launcher: wait, or end "
+                    "the process that fuser names"
+                )
 
 
 def check_port_is_free(port: int) -> None:

@@ -116,8 +116,10 @@ class _Link:
 
     def wait(self) -> None:
         """Waits for arrays of the other side, for as long as it runs."""
-        heard = time.monotonic()
-        while time.monotonic() - heard < self._patience:
+        heard = looked = time.monotonic()
+        while (now := time.monotonic()) - heard < self._patience:
+            heard += max(0.0, now - looked - 2 * _BEAT_SECONDS)  # this process itself was stopped, perhaps both were
+            looked = now
             if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
                 continue
             try:

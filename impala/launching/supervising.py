@@ -110,7 +110,13 @@ class Supervisor:
         self._nodes.stop(should_kill=lambda: self._interrupts.count > 1)
 
     def _facts(self) -> Mapping[str, Any]:
+        """Returns what the first head knows, in a population that of the first member."""
         return self._nodes.node(self._first).facts
+
+    def _saved(self) -> list[Mapping[str, Any]]:
+        """Returns what each node knows that writes checkpoints: one, or one for each member of a population."""
+        heads = (self._nodes.node(name).facts for name in self._nodes.roles.heads(self._nodes.names()))
+        return [facts for facts in heads if "saved_updates" in facts]
 
     # --- what becomes of dead nodes; None: the launch goes on
 
@@ -148,11 +154,14 @@ class Supervisor:
     def _unasked(self, ended: dict[str, int]) -> dict[str, int]:
         """Returns who ended unasked: only a node that has the weights may end, with status 0 when all is done.
 
-        A first learner that says that it is not done was told to end by somebody else, with a SIGTERM of its own.
+        One that says that it is not done was told to end by somebody else, with a SIGTERM of its own; so was one that
+        says nothing if the first says so.
         """
-        done = [name for name in self._nodes.roles.heads(ended) if ended[name] == 0]
-        if done and self._facts().get("is_done") is False:
-            done = []
+        of_first = self._facts().get("is_done")
+        done = [
+            name for name in self._nodes.roles.heads(ended)
+            if ended[name] == 0 and self._nodes.node(name).facts.get("is_done", of_first) is not False
+        ]  # fmt: skip
         return {name: status for name, status in ended.items() if name not in done}
 
     def _seconds_to_return(self, name: str, status: int) -> float | None:
@@ -163,7 +172,7 @@ class Supervisor:
             return None
         verdict = self._restarts.decide(
             name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(),
-            progress=None if is_alone else self._facts().get("saved_updates", 0),
+            progress=None if is_alone else sum(facts["saved_updates"] for facts in self._saved()),
         )  # fmt: skip
         self._is_budget_spent = verdict.is_spent
         if verdict.reason:
@@ -181,18 +190,18 @@ class Supervisor:
             return None
         self._say(f"{name} {how}{self._why(name)}: all nodes start again, from the newest checkpoint")
         self._stop()
-        facts = self._facts()
-        saved_frames, saved = facts.get("saved_frames", 0), facts.get("saved_updates")
-        lost = facts.get("frames", saved_frames) - saved_frames
-        newest = f"the newest checkpoint is of update {saved:,}" if saved else "there is no checkpoint: it begins anew"
-        if saved is None:
-            newest = "it had not come as far as its checkpoint"
+        saved = [facts["saved_updates"] for facts in self._saved()]
+        lost = sum(facts.get("frames", facts["saved_frames"]) - facts["saved_frames"] for facts in self._saved())
+        updates = ", ".join(f"{of_member:,}" for of_member in saved)
+        newest = f"the newest {'checkpoints are' if saved[1:] else 'checkpoint is'} of update {updates}"
+        if not any(saved):
+            newest = "there is no checkpoint: it begins anew" if saved else "it had not come as far as its checkpoint"
         self._say(f"{lost:,} frames are lost; {newest}")
         self._keep(row, lost)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._interrupts.count:
-                return Outcome(0 if saved and self._interrupts.count == 1 else EXIT_INTERRUPTED)
+                return Outcome(0 if any(saved) and self._interrupts.count == 1 else EXIT_INTERRUPTED)
             time.sleep(0.1)
         return Outcome(None)
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -73,7 +74,7 @@ class Dashboard:
         is_new = bool(row) and row.get("wall_seconds") != self._row.get("wall_seconds")
         self._row = row or self._row
         if self._live:
-            self._trying(lambda: self._live.update(self._draw(self._row, list(notices.values()))))
+            self._trying(lambda: self._show(list(notices.values())))
             return
         if is_new:
             self.say(self.line(self._row))
@@ -85,6 +86,14 @@ class Dashboard:
             if now - self._notices.get(key, float("-inf")) > _REPEAT_SECONDS:
                 self.say(f"NOTE: {text}")
                 self._notices[key] = now
+
+    def _show(self, notices: list[str]) -> None:
+        try:
+            drawn = self._draw(self._row, notices)
+        except Exception:  # a fault of this package's: the run goes on
+            logging.exception("the dashboard cannot show %s", self._row)
+            drawn = Text(self.line(self._row) if self._row else "…")
+        self._live.update(drawn)
 
     def _trying(self, write: Callable[[], None]) -> None:
         try:
@@ -169,7 +178,7 @@ def _members(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             Text(f"member {index}", "dim"), f"{row['frames']:,} frames", f"return {_number(row['return_mean'])}",
             f"fitness {_number(row['fitness'], 2)}", f"learning rate {row['learning_rate']:.2e}",
-            f"entropy cost {row['entropy_cost']:.2e}",
+            *([f"entropy cost {row['entropy_cost']:.2e}"] if row.get("entropy_cost") is not None else []),
         )  # fmt: skip
     return table
 
@@ -276,7 +285,7 @@ def _columns(row: dict[str, Any]):
         ("loss", _number(row["loss"], 2)),
         *of_loss,
         ("learning rate", f"{row['learning_rate']:.2e}"),
-        ("skipped updates / restarts", f"{row['skipped_updates']} / {_restarts(row)}"),
+        ("skipped updates / restarts", f"{_count(row, 'skipped_updates')} / {_restarts(row)}"),
         ("memory learner/actors/table", _memory(row)),
     ]
     return left, right

@@ -133,6 +133,7 @@ class Monitor:
         self._scores = collections.deque(maxlen=_WINDOW)
         self._take_scores(state.get("scores", []))
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
+        self._evaluated: int | None = None  # update of the weights that the last of these is of
         last = dict(updates=self.updates, frames=self.frames) if state else {}
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last=last)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last=last)
@@ -227,14 +228,19 @@ class Monitor:
         with self._lock:
             self.frames += count * self._frames_per_step
 
-    def add_evaluation(self, mean: float) -> None:
+    def add_evaluation(self, mean: float, updates: int) -> None:
         """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks.
 
-        One that is not finite is not taken, as with episodes.
+        One that is not finite is not taken, as with episodes; one of weights that were evaluated last, of as many
+        `updates`, takes that one's place: it may have been told twice, or played by an evaluator that started again.
         """
         with self._lock:
-            if not self._is_over and math.isfinite(mean):
-                self._evaluations.append(mean)
+            if self._is_over or not math.isfinite(mean):
+                return
+            if updates == self._evaluated and self._evaluations:
+                self._evaluations.pop()
+            self._evaluations.append(mean)
+            self._evaluated = updates
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""
@@ -244,7 +250,7 @@ class Monitor:
     def add_actor_report(self, shares: dict[str, float], episodes: list[Episode]) -> None:
         """Counts finished episodes and an actor's shares of time since its last report, if it sent any."""
         with self._lock:
-            self._actor_shares += [shares] if shares else []
+            self._actor_shares += [shares] if shares and not self._is_over else []
         self.add_episodes(episodes)
 
     def add_episodes(self, episodes: list[Episode]) -> None:
@@ -349,6 +355,9 @@ class Monitor:
         return {layer: mean for layer, mean in means.items() if mean == mean}
 
     def close(self) -> None:
+        """Closes the files; what actors report from now on counts for nothing."""
+        with self._lock:
+            self._is_over = True
         self._metrics.close()
         self._episodes.close()
         self._tasks.close()

@@ -95,7 +95,8 @@ class EvaluatorNode:
                 self._best_fitness = fitness
         except (OSError, tf.errors.OpError) as error:  # e.g. a full disk: training goes on
             logging.error("evaluation of update %d could not be kept: %s", weights.version, error)
-        self._ask(self._learner.futures.evaluated, sum(means.values()) / len(means))  # last: it may end the run
+        mean = sum(means.values()) / len(means)
+        self._ask(self._learner.futures.evaluated, mean, weights.version)  # last: it may end the run
         logging.info("update %d: %.2f", weights.version, fitness)
         return means
 

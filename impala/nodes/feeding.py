@@ -41,7 +41,7 @@ def from_tables(place: Place, table):
         table,
         num_fresh=config.num_fresh // num_learners,
         num_replayed=config.num_replayed // num_learners,
-        replay_size=config.replay.size,
+        replay_size=math.ceil(config.replay.size / num_learners),
         checks=checks.Checks(
             agents.of(config).make_chunk_spec(config, place.spec), place.spec.actions, origins,
             # An actor may have fetched weights from a peer that has finished the update still under way here.

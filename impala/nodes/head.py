@@ -88,9 +88,9 @@ class Head:
             self._reports[actor] = number
             self.monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
-    def evaluated(self, mean: float) -> None:
-        """Takes the mean score of the evaluator's newest episodes."""
-        self.monitor.add_evaluation(mean)
+    def evaluated(self, mean: float, num_updates: int) -> None:
+        """Takes the mean score of the evaluator's newest episodes, played with the weights of that update."""
+        self.monitor.add_evaluation(mean, num_updates)
 
     def status(self) -> dict[str, Any]:
         """Returns the last row of metrics, the bound of the policy lag and the fitness; {} before the first row."""
@@ -176,6 +176,7 @@ class Head:
     def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
         """Writes what is left to write; returns the status and the words to end with."""
         self._stop.note(is_done=self.is_done())  # or told to end by somebody who is not the launcher
+        self._stop.send()  # before other learners have ended
         if self.has_trained or self.monitor.frames > int(self.state.get("frames", 0)):  # played, before an update
             self.note_progress()
             if self.monitor.has_progressed:
@@ -185,9 +186,10 @@ class Head:
                 status, words = EXIT_TRY_AGAIN, f"{words}; {error}" if words else error
         elif status == 0 and self._stop.is_set():
             status = EXIT_INTERRUPTED
-        if status == 0 and not self._is_target_reached():
-            _wait_for_other_members(self._config, self._run, self._stop)
+        waits = status == 0 and not self._is_target_reached()
         self.monitor.close()
+        if waits:
+            _wait_for_other_members(self._config, self._run, self._stop)
         return status, words
 
     # --- bytes
@@ -227,7 +229,7 @@ class Follower:
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes nothing: actors report to the first learner."""
 
-    def evaluated(self, mean: float) -> None:
+    def evaluated(self, mean: float, num_updates: int) -> None:
         """Takes nothing: the evaluator tells the first learner."""
 
     def status(self) -> dict[str, Any]:

@@ -90,9 +90,9 @@ class LearnerNode:
         """See `Head`."""
         self.head.report(actor, number, shares, episodes)
 
-    def evaluated(self, mean: float) -> None:
+    def evaluated(self, mean: float, num_updates: int) -> None:
         """See `Head`."""
-        self.head.evaluated(mean)
+        self.head.evaluated(mean, num_updates)
 
     def status(self) -> dict[str, Any]:
         """See `Head`."""
@@ -110,8 +110,8 @@ class LearnerNode:
         started, wants_end = time.monotonic(), self._wants_end()
         if self._held is None:
             self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
-        is_ready, waited, num_old = self._agree(wants_end, time.monotonic() - started)
-        self.head.monitor.add_wait(waited)
+        is_ready, num_old = self._agree(wants_end)
+        self.head.monitor.add_wait(time.monotonic() - started)  # for this learner's batch, then for its peers'
         if not is_ready or self.is_over:
             return None
         batch, self._held = self._held, None
@@ -123,21 +123,20 @@ class LearnerNode:
     def _wants_end(self) -> bool:
         return self.stop.is_set() or self.head.is_done()  # `stop.is_set` is also a sign of life
 
-    def _agree(self, wants_end: bool, waited: float) -> tuple[bool, float, float]:
+    def _agree(self, wants_end: bool) -> tuple[bool, float]:
         """Agrees with the group's other learners whether to update now.
 
         Takes over the first learner's hyper-parameters, and its weights if it has copied those of another member.
 
         Returns:
           whether all take this turn; otherwise none does, and those that have a batch keep it
-          the mean of what they `waited`
           how many hold a batch that is too old
         """
         counts, factors = self._own_counts(), dict(has_copied=float(self._has_copied)) | self.head.factors
         if self._group.index > 0:
             factors = dict.fromkeys(factors, 0.0)
-        mine = [waited, float(self._is_held_too_old()), *counts.values(), *factors.values()]
-        is_ready, self.is_over, (waited, num_old, *sums) = self._group.agree(
+        mine = [float(self._is_held_too_old()), *counts.values(), *factors.values()]
+        is_ready, self.is_over, (num_old, *sums) = self._group.agree(
             is_ready=self._held is not None, wants_end=wants_end, counts=mine
         )
         self.totals = {name: int(total) for name, total in zip(counts, sums)}
@@ -149,7 +148,7 @@ class LearnerNode:
             with self._publisher.updating():
                 self._group.broadcast(self._variables(), [])
             self._has_copied = False
-        return is_ready, waited / self._group.size, num_old
+        return is_ready, num_old
 
     def _is_held_too_old(self) -> bool:
         """Returns whether the lag of a fresh chunk of the held batch exceeds `learner.max_lag`."""
@@ -207,8 +206,8 @@ class LearnerNode:
         from impala.learning.groups import LearnersDiffer, PeerLost
 
         jobs = [*self.head.jobs(self._log, self._copy), *self.jobs]
-        if self._run.profile:
-            self.after_update.append(Profiler(self._run.folder / "profile"))
+        profilers = [Profiler(self._run.folder / "profile")] * self._run.profile
+        self.after_update += profilers
         try:
             while True:
                 self.step()
@@ -221,6 +220,9 @@ class LearnerNode:
             return processes.EXIT_TRY_AGAIN, str(error)
         except LearnersDiffer as error:
             return processes.EXIT_FAILED, str(error)
+        finally:
+            for profiler in profilers:
+                profiler.close()
         return 0, ""
 
     def _log(self) -> None:

@@ -40,6 +40,15 @@ class Profiler:
             tf.profiler.experimental.stop()
             logging.info("profile of %d updates in %s", self._LAST - self._FIRST, self._folder)
 
+    def close(self) -> None:
+        """Writes what there is if the run ends in between."""
+        import tensorflow as tf
+
+        if self._FIRST <= self._count < self._LAST:
+            tf.profiler.experimental.stop()
+        if self._count < self._LAST:
+            logging.warning("the profile in %s is of %d updates", self._folder, max(0, self._count - self._FIRST))
+
 
 class Recorder:
     """Keeps the first chunks or batches that it is given as .npz files."""

@@ -23,9 +23,9 @@ class WithLearner:
         """See `LearnerNode`."""
         self.learning.report(actor, number, shares, episodes)
 
-    def evaluated(self, mean: float) -> None:
+    def evaluated(self, mean: float, num_updates: int) -> None:
         """See `LearnerNode`."""
-        self.learning.evaluated(mean)
+        self.learning.evaluated(mean, num_updates)
 
     def status(self) -> dict[str, Any]:
         """See `LearnerNode`."""

@@ -1,8 +1,10 @@
 """What a launcher makes of who ended, on nodes that are told here."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from impala.launching import beats, supervising
+from impala.launching import beats, restarts, supervising
 from impala.launching.roles import Role, Roles
 
 ROLES = Roles([
@@ -17,6 +19,9 @@ class Nodes:
 
     def __init__(self, **facts):
         self.facts = facts
+
+    def log(self, name):
+        return None
 
     def node(self, name):
         return beats.Node(0.0, False, "running", 100.0, self.facts if name == "learner/0" else {})
@@ -36,6 +41,43 @@ def test_a_learner_that_ends_in_order_is_done_unless_it_says_that_it_is_not(fact
     assert set(supervisor(**facts)._unasked({"learner/0": 0})) == unasked
     assert set(supervisor(**facts)._unasked({"learner/0": 0, "actor/0": 0})) == unasked | {"actor/0"}
     assert set(supervisor(**facts)._unasked({"learner/0": 1})) == {"learner/0"}
+
+
+class Members(Nodes):
+    """A population of two: the first is done and has saved all, the other has 300 frames since its checkpoint."""
+
+    told = {
+        "learner/0": dict(is_done=True, saved_updates=50, saved_frames=500, frames=500),
+        "learner/1": dict(is_done=False, saved_updates=20, saved_frames=200, frames=500),
+    }  # fmt: skip
+
+    def node(self, name):
+        return beats.Node(0.0, False, "running", 100.0, self.told.get(name, {}))
+
+    def names(self):
+        return ["learner/0", "learner/1", "actor/0"]
+
+    def stop(self, should_kill):
+        pass
+
+    def lived_seconds(self, name):
+        return 6 * 3600.0
+
+
+def test_of_a_population_every_member_counts(monkeypatch):
+    """What is lost, whether training gets on, and who is done."""
+    said, kept, nodes = [], [], Members()
+    keeping = restarts.Restarts(max_in_a_row=2, max_per_hour=60)
+    monkeypatch.setattr(keeping, "keep", lambda **row: kept.append(row))
+    found = supervising.Supervisor(
+        nodes, SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, restarts=keeping, new_incarnation=None
+    )  # fmt: skip
+    assert set(found._unasked({"learner/1": 0})) == {"learner/1"} and not found._unasked({"learner/0": 0})
+    found._bring_back("learner/1", "ended with signal 9", 0.0)
+    assert said[-1] == "300 frames are lost; the newest checkpoints are of update 50, 20" and kept[-1]["lost_frames"] == 300
+    for saved in (20, 30, 40, 50, 60):  # the first one saves nothing any more
+        monkeypatch.setitem(nodes.told["learner/1"], "saved_updates", saved)
+        assert found._seconds_to_return("learner/1", -9) is not None
 
 
 def test_the_last_words_of_a_long_log_are_few(tmp_path):

@@ -145,15 +145,33 @@ def test_a_target_is_reached_by_two_evaluations_in_a_row_also_across_a_resume(tm
 
     monitor = make({})
     assert not monitor.has_reached(0.9) and monitor.evaluation_mean is None
-    for mean, is_reached in ((1.0, False), (0.3, False), (0.9, False)):
-        monitor.add_evaluation(mean)
+    for update, (mean, is_reached) in enumerate(((1.0, False), (0.3, False), (0.9, False))):
+        monitor.add_evaluation(mean, update)
         assert monitor.has_reached(0.9) == is_reached and monitor.evaluation_mean == mean
     resumed = make(monitor.state())
     assert not resumed.has_reached(0.9) and resumed.evaluation_mean == 0.9
-    resumed.add_evaluation(1.0)
+    resumed.add_evaluation(1.0, 7)
     assert resumed.has_reached(0.9)
-    resumed.add_evaluation(-1.0)  # too late
+    resumed.add_evaluation(-1.0, 8)  # too late
     assert resumed.has_reached(0.9) and write_row(resumed)["evaluation_mean"] == 1.0
+
+
+def test_two_evaluations_of_the_same_weights_are_one(tmp_path):
+    """The evaluator alone may be started again, and its call be repeated."""
+    monitor = make_monitor(tmp_path, target_is_evaluated=True)
+    monitor.add_update(1, UPDATE, chunks(0))
+    for mean in (0.95, 1.0):
+        monitor.add_evaluation(mean, 40)
+    assert monitor.evaluation_mean == 1.0 and not monitor.has_reached(0.9)
+    monitor.add_evaluation(0.97, 80)
+    assert monitor.has_reached(0.9)
+
+
+def test_what_comes_after_the_end_counts_for_nothing(tmp_path, caplog):
+    monitor = make_monitor(tmp_path)
+    monitor.close()
+    monitor.add_actor_report({"table": 0.1}, [Episode(1.0, 9, 0, 0, 0)])
+    assert monitor.num_episodes == 0 and not monitor._actor_shares and not caplog.text
 
 
 def test_resuming_cuts_rows_past_the_checkpoint(tmp_path):
@@ -198,8 +216,8 @@ def test_a_number_of_an_agent_of_ones_own_is_in_the_row_and_not_in_the_file(tmp_
 
 def test_an_evaluation_that_is_no_number_counts_for_nothing(tmp_path):
     monitor = make_monitor(tmp_path)
-    for mean in (0.5, float("nan"), float("inf")):
-        monitor.add_evaluation(mean)
+    for update, mean in enumerate((0.5, float("nan"), float("inf"))):
+        monitor.add_evaluation(mean, update)
     assert monitor.evaluation_mean == 0.5
     json.dumps(monitor.state(), allow_nan=False)
 

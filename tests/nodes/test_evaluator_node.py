@@ -30,7 +30,7 @@ class Learner:
     def _get_weights(self, newer_than):
         return _done((7, [variable.numpy() for variable in self._network.trainable_variables]))
 
-    def _evaluated(self, mean):
+    def _evaluated(self, mean, num_updates):
         self.told.append((mean, len(read_csv(self._folder / "evaluations.csv")), (self._folder / "best").exists()))
         return _done(None)
 
@@ -66,6 +66,6 @@ def test_the_learner_is_told_also_where_nothing_can_be_written(make, tmp_path, c
     node, learner = make
     (tmp_path / "evaluations.csv").mkdir()  # so that it cannot be appended to
     told = []
-    learner.futures.evaluated = lambda mean: told.append(mean) or _done(None)
+    learner.futures.evaluated = lambda mean, num_updates: told.append(mean) or _done(None)
     (mean,) = node.evaluate().values()
     assert told == [mean] and "could not be kept" in caplog.text

@@ -15,6 +15,7 @@ from matplotlib import pyplot as plt
 from impala import agents, lockstep
 from impala import config as config_lib
 from impala.learning import checkpoints, weights
+from impala.monitoring import dashboard
 from impala.monitoring.logs import read_csv
 from impala.nodes import checking, server_node, workers
 from impala.nodes.learner_node import LearnerNode
@@ -227,6 +228,13 @@ def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
     assert server._optimizer.iterations.numpy() == 7, "the slots are so old"
     shard.replace(1, *server._part(1))
     assert shard.server.version == 1, "the same call once more, its answer lost"
+
+    server._log()
+    row = server.status() | {"fitness": 1.0}
+    screen = dashboard.Dashboard("run", total_frames=1000)
+    for shown in (row, row | {"members": [row, row]}):
+        screen._draw(shown, ["a notice"])
+        assert screen.line(shown)
 
     server.head.factors["learning_rate"] = 1.2
     server._vary_all()
