@@ -137,7 +137,7 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
         "train", "--environment.name", "Pendulum-v1", "--network.torso", "mlp", "--loss.reward-clipping", "none",
         "--loss.popart", "true", "--learner.batch-size", 8, "--log-period-seconds", 1, "--run", folder,
     ]  # fmt: skip
-    result = run(*command, "--total-frames", 10_000)  # the episodes of the last second are not reported
+    result = run(*command, "--total-frames", 20_000)  # the episodes of the last second are not reported
     assert result.returncode == 0, result.stderr
     last = rows(folder)[-1]
     assert int(last["skipped_updates"]) == int(last["missing_chunks"]) == 0
