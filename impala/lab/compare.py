@@ -131,8 +131,10 @@ def run(
         return {cell for cell, count in failures.items() if count >= _MOST_FAILURES}
 
     while _pick(grid, results, left_out(), 1):
-        if (now := _provenance()) != first:  # the workers would load it
-            raise RuntimeError(f"the code has changed: {now}, and it was {first}; start again to go on with it")
+        now = _provenance()
+        commits = [first["commit"], now["commit"]]
+        if commits[0] != commits[1] and "unknown" not in commits:  # git may not have answered in time
+            raise RuntimeError(f"the code was {commits[0]} and is {commits[1]} now; start again to go on with it")
         origin = {"command": command} | now
         with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
             running: dict[concurrent.futures.Future, Cell] = {}

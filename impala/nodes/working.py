@@ -197,7 +197,7 @@ class Worker(Base):
         return self._sent
 
     def answered(self, verdict: int) -> None:
-        """Keeps the increments that went with a refused gradient; they go with the next, unless it was for them."""
+        """Keeps a refused gradient's increments for the next one, unless they are not finite."""
         from impala.learning.server import Verdict
 
         is_in = verdict in (Verdict.ACCEPTED, Verdict.REPEATED)  # what is repeated was accepted, its answer lost

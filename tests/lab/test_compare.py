@@ -131,6 +131,22 @@ def test_a_cell_that_fails_is_tried_again_and_ends_nothing_else(tmp_path, how):
         assert [row["seed"] for row in done] == ["2"], "the other seed's"
 
 
+def test_code_that_changes_while_a_grid_runs_ends_it(tmp_path, monkeypatch):
+    import yaml
+
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK))
+    grid = Grid(tmp_path / "grid.yaml")
+    results = compare.Results(tmp_path / "results.csv", grid)
+    commits = iter(["abc", "abc-dirty", "abc", "unknown"])
+    monkeypatch.setattr(compare, "_provenance", lambda: {"commit": next(commits)})
+    with pytest.raises(RuntimeError, match="the code was abc and is abc-dirty now; start again"):
+        compare.run(grid, results, num_workers=1, command="")
+    monkeypatch.setattr(compare.concurrent.futures, "ProcessPoolExecutor", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # it goes on where git did not answer
+        compare.run(grid, results, num_workers=1, command="")
+
+
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
     with compare._alone_in(tmp_path):
         result = running.run("compare", "--config", LAB / "lag.yaml", "--output", tmp_path)
