@@ -1,5 +1,6 @@
 """The chunk, described once: shapes, zeros, sizes."""
 
+import threading
 import time
 
 import numpy as np
@@ -93,3 +94,16 @@ def test_time_account_shares_out_the_time_since_the_last_call():
     with pytest.raises(KeyError), account.part("failing"):  # what raises is accounted for too
         raise KeyError
     assert "failing" in account.fractions()
+
+
+def test_a_part_that_goes_on_counts_up_to_the_moment_of_asking():
+    """Otherwise the share of a long part would be 0 at first, and more than 1 the next time."""
+    account = TimeAccount()
+    with account.part("long"):
+        time.sleep(0.1)
+        asked = []
+        asking = threading.Thread(target=lambda: asked.append(account.fraction("long")))
+        asking.start()
+        asking.join()
+    assert 0.9 < asked[0] <= 1.0
+    assert 0.0 < account.fraction("long") <= 1.0
