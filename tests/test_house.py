@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
-BASE = {"types", "returns", "sampling", "distributions", "timing", "own"}
+BASE = {"types", "returns", "sampling", "distributions", "timing", "traces", "own"}
 
 # A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
 MAY_IMPORT = {
@@ -33,15 +33,16 @@ MAY_IMPORT = {
     "distributions": {"types", "sampling"},
     "provenance": set(),
     "timing": set(),
+    "traces": set(),
     "own": set(),
     "config": {"own"},
     "corrections": {"types", "returns"},
     "losses": {"types", "distributions", "corrections"},
     "environments": {"types", "own"},
     "networks": {"types", "distributions", "own"},
-    "acting": {"types", "sampling", "timing"},
+    "acting": {"types", "sampling", "timing", "traces"},
     "replay": {"types", "timing"},
-    "learning": {"types", "timing"},
+    "learning": {"types", "timing", "traces"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
@@ -82,7 +83,7 @@ ONLY = {
 # Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
 HEAVY = {
     "tensorflow": {"returns", "distributions", "corrections", "losses", "networks", "acting", "replay", "learning", "monitoring",
-                   "launching", "nodes", "export", "lab", "bench"},
+                   "launching", "nodes", "export", "lab", "bench", "traces"},
     "reverb": {"acting", "replay", "launching", "nodes", "bench"},
     "launchpad": {"launching", "nodes", "programs"},
     "gymnasium": {"environments"},

@@ -107,27 +107,14 @@ def network_outputs(network) -> Outputs:
 
     The network's `numbers` takes its outputs for n = 1 time steps and returns what its agent's behaviour needs.
     """
-    import tensorflow as tf
+    from impala.traces import Traced
 
-    @tf.function(autograph=False)
-    def compiled(window, is_first, *memory):
+    def numbers(window, is_first, *memory):
         outputs = network(window, is_first, *memory)
         return *network.numbers(outputs), *([outputs.core_state] if memory else [])
 
-    # A small network computes in less time than a tf.function needs to find the trace for its arguments (0.3 ms), so
-    # traces are looked up here. Most steps start no episode: one constant serves as their `is_first`.
-    traces = {}
-
-    def outputs(window, is_first, *memory):
-        shape, tensors = window.shape, [tf.convert_to_tensor(array) for array in memory]
-        if shape not in traces:
-            nothing = tf.zeros(is_first.shape, tf.bool)
-            traces[shape] = compiled.get_concrete_function(tf.convert_to_tensor(window), nothing, *tensors), nothing
-        trace, nothing = traces[shape]
-        starts = tf.convert_to_tensor(is_first) if is_first.any() else nothing
-        return tuple(output.numpy() for output in trace(tf.convert_to_tensor(window), starts, *tensors))
-
-    return outputs
+    compiled = Traced(numbers)
+    return lambda *inputs: tuple(output.numpy() for output in compiled(*inputs))
 
 
 def with_version(outputs, version: Callable[[], int]) -> Outputs:

@@ -22,7 +22,9 @@ class AdaGrad(tf.keras.optimizers.legacy.Optimizer):
         total = self.get_slot(var, "sum_of_squares")
         total.assign_add(tf.square(grad), use_locking=False)
         rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
-        return var.assign_sub(rate * grad * tf.math.rsqrt(total + tf.cast(self.epsilon, grad.dtype)))
+        # Where TensorFlow optimizes a graph, it changes other orders of this product; where it does not, it keeps them. A
+        # server and a learner would differ in the last bit.
+        return var.assign_sub(grad * (rate * tf.math.rsqrt(total + tf.cast(self.epsilon, grad.dtype))))
 
     def get_config(self):
         raise NotImplementedError("kept by tf.train.Checkpoint, not by configuration")

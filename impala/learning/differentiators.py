@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients, traces
+from impala.learning import appliers, gradients
 from impala.learning.learners import NonFiniteUpdates
+from impala.traces import Traced
 from impala.types import Chunk
 
 _UNITS_PERIOD = 16  # gradients between two looks at the hidden layers
@@ -41,7 +42,7 @@ class Differentiator:
         self.metrics: tuple[str, ...] = ()  # names, known from the first batch on
         self.columns: tuple[str, ...] = ()
         self.width = 0  # of a column
-        self._compute = traces.Traced(self._compute, jit_compile=jit_compile)
+        self._compute = Traced(self._compute, jit_compile=jit_compile)
 
     def __call__(self, batch: Chunk, **scheduled: float) -> Gradient:
         """Returns the gradient of a batch, time-major [T, B, …].
@@ -52,9 +53,9 @@ class Differentiator:
         Raises:
           NonFiniteUpdates: `max_non_finite` gradients in a row, or their losses, were not finite.
         """
-        tensors = {name: tf.convert_to_tensor(np.float32(value)) for name, value in scheduled.items()}
-        is_due = tf.convert_to_tensor(np.bool_(self._num_computed % _UNITS_PERIOD == 0))
-        computed, is_finite, metrics, columns = self._compute(batch, tensors, is_due)
+        numbers = {name: np.float32(value) for name, value in scheduled.items()}
+        is_due = np.bool_(self._num_computed % _UNITS_PERIOD == 0)
+        computed, is_finite, metrics, columns = self._compute(batch, numbers, is_due)
         self._num_computed += 1
         self._num_in_a_row = 0 if is_finite else self._num_in_a_row + 1
         if self._num_in_a_row >= self._max_non_finite:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from impala.learning.gradients import network_inputs
 from impala.learning.statistics import Statistics
+from impala.traces import Traced
 from impala.types import Chunk
 
 _LEAST_DEVIATION = 1e-8  # of advantages
@@ -72,8 +73,8 @@ class Epochs:
         self.state, self._increments = statistics.initial(), np.zeros(statistics.size)
         self.newest, self.num_batches = self.state, plan.num_batches
         self._sums: np.ndarray | None = None  # [B], of each environment's discounted rewards so far
-        self._value = tf.function(lambda *inputs: network(*inputs).value, autograph=False)
-        self._logits = tf.function(lambda *inputs: network(*inputs).logits, autograph=False)
+        self._value = Traced(lambda *inputs: network(*inputs).value)
+        self._logits = Traced(lambda *inputs: network(*inputs).logits)
 
     def take(self) -> np.ndarray:
         """Returns the increments of the statistics since the last call."""

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients, traces
+from impala.learning import appliers, gradients
 from impala.learning.groups import naming_lost_peers
+from impala.traces import Traced
 from impala.types import Chunk, Weights
 
 _UNITS_PERIOD = 16  # updates between two looks at the hidden layers
@@ -60,7 +61,7 @@ class Learner:
         self.num_skipped = self._skipped_in_a_row = 0
         self._variables = list(network.trainable_variables)
         self.num_traces = 0
-        self._step = traces.Traced(self._step, jit_compile=jit_compile)
+        self._step = Traced(self._step, jit_compile=jit_compile)
 
     def update(
         self, batch: Chunk, learning_rate: float, *, epsilon: float | None = None, **scheduled: float

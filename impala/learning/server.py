@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala.timing import TimeAccount
+from impala.traces import Traced
 
 _SLICE_SECONDS = 0.2
 
@@ -111,7 +112,7 @@ class ParameterServer:
         self.counts = dict.fromkeys(Verdict, 0)
         self.staleness: collections.Counter[int] = collections.Counter()  # of gradients that were accepted
         self.is_done: Callable[[], bool] = lambda: False
-        self._apply = tf.function(self._apply, autograph=False)
+        self._apply = Traced(self._apply)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -232,8 +233,7 @@ class ParameterServer:
             if self._rules.is_mean and len(pushes) > 1:
                 gradients = [total / np.float32(len(pushes)) for total in gradients]
             scheduled = self._schedule(self.frames)
-            tensors = [tf.convert_to_tensor(np.float32(scheduled[name])) for name in ("learning_rate", "epsilon")]
-            self._apply([tf.convert_to_tensor(gradient) for gradient in gradients], *tensors)
+            self._apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:

@@ -32,6 +32,7 @@ class CentralNode(WithLearner):
 
         from impala.acting import inference, lanes, policies
         from impala.launching import shared_memory
+        from impala.traces import Traced
 
         num_learners, num_actors = config.learner.num_learners, config.actor.num_actors
         self._behaviour = agents.of(config).make_behaviour(config, spec)
@@ -41,7 +42,12 @@ class CentralNode(WithLearner):
         # A copy of the network decides, since an update writes one parameter after the other; it is renewed between two
         # batches of inference.
         pairs = list(zip(acting.trainable_variables, learning.learner.network.trainable_variables, strict=True))
-        self._copy_weights = tf.function(lambda: [mine.assign(theirs) for mine, theirs in pairs], autograph=False)
+
+        def copy_weights() -> None:
+            for mine, theirs in pairs:
+                mine.assign(theirs)
+
+        self._copy_weights = Traced(copy_weights)
         outputs = policies.with_version(policies.network_outputs(acting), lambda: self._acting_version)
         self._gatherer = inference.Gatherer(
             outputs, max_environments=config.inference.max_environments,

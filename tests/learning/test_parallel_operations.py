@@ -21,7 +21,7 @@ network = agents.of(chosen).make_network(chosen, spec)
 learner = agents.of(chosen).make_learner(chosen, network)
 batch = next(iter(shared.make_batches(chosen, network, spec, 0, 0)(parts.random_batch(chosen, spec))))
 before = network.trainable_variables[0].numpy()
-for _ in range(10):
+for _ in range(5):
     learner.update(batch, 1e-3)
 assert np.abs(network.trainable_variables[0].numpy() - before).max() > 1e-3
 print(hashlib.sha256(b"".join(v.numpy().tobytes() for v in network.variables)).hexdigest())

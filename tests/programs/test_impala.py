@@ -147,6 +147,7 @@ def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
     assert run("export", folder).returncode == 0 and (folder / "export" / "saved_model.pb").exists()
 
 
+@pytest.mark.soak
 def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     """Its state travels with the chunks: where the weights stand still, the learner finds the actor's probabilities.
 

@@ -1,4 +1,4 @@
-"""A `tf.function` for small networks."""
+"""Compiled functions of small networks, which are called in less time than a `tf.function`."""
 
 from collections.abc import Callable
 
@@ -36,4 +36,29 @@ class Traced:
             return self._function(*tf.nest.pack_sequence_as(is_none, leaves))
 
         compiled = tf.function(of_tensors, jit_compile=self._jit_compile, autograph=False)
-        return compiled.get_concrete_function(*tensors)
+        trace = compiled.get_concrete_function(*tensors)
+        return trace if self._jit_compile else directly(trace)
+
+
+def directly(trace) -> Callable:
+    """Returns a function of tensors that runs a concrete function, outside of graphs and gradient tapes.
+
+    A concrete function's own call takes 0.1 to 0.3 ms longer, which is more than a small network does. The operation
+    that runs a function within a graph skips this, and it leaves small graphs without branches as they are written,
+    where the function itself is optimized first. XLA cannot be asked for in this way. With a GPU in sight the concrete
+    function itself is returned: where the operation puts its arguments there was not tried.
+    """
+    if tf.config.list_logical_devices("GPU"):
+        return trace
+    captured, dtypes, structure = trace.captured_inputs, [x.dtype for x in trace.outputs], trace.structured_outputs
+    places = [i for i, leaf in enumerate(tf.nest.flatten(structure)) if leaf is not None]
+    empty = [None] * len(tf.nest.flatten(structure))
+
+    def call(*tensors):
+        leaves = list(empty)
+        outputs = tf.raw_ops.StatefulPartitionedCall(args=[*tensors, *captured], Tout=dtypes, f=trace)
+        for place, output in zip(places, outputs or (), strict=True):
+            leaves[place] = output
+        return tf.nest.pack_sequence_as(structure, leaves)
+
+    return call
