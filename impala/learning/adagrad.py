@@ -22,8 +22,8 @@ class AdaGrad(tf.keras.optimizers.legacy.Optimizer):
         total = self.get_slot(var, "sum_of_squares")
         total.assign_add(tf.square(grad), use_locking=False)
         rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
-        # Where TensorFlow optimizes a graph, it changes other orders of this product; where it does not, it keeps them. A
-        # server and a learner would differ in the last bit.
+        # TensorFlow changes other orders of this product where it optimizes a graph, and keeps them where it does not:
+        # a server and a learner would differ in the last bit.
         return var.assign_sub(grad * (rate * tf.math.rsqrt(total + tf.cast(self.epsilon, grad.dtype))))
 
     def get_config(self):
