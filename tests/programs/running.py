@@ -4,6 +4,7 @@ import contextlib
 import csv
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -111,6 +112,19 @@ def interrupted_and_resumed(folder, *arguments, first=()):
     assert process.returncode == 0, errors
     assert not survivors(process)
     return rows(folder)[-1], run(*arguments, "--run", folder)
+
+
+def mean_staleness(folder):
+    """Returns the median over those rows of a parameter server that are of 30 gradients or more.
+
+    In a run of seconds the others are too many: of the first gradients, and of what a checkpoint separates.
+    """
+    means = []
+    for row in rows(folder):
+        counts = {int(k): int(n) for k, n in (pair.split(":") for pair in row["staleness_histogram"].split())}
+        if sum(counts.values()) >= 30:
+            means.append(sum(k * n for k, n in counts.items()) / sum(counts.values()))
+    return statistics.median(means)
 
 
 def restarts(folder):
