@@ -88,6 +88,11 @@ class Impala:
     def _begin(self, config: config_lib.Config, lag: int) -> None:
         if not isinstance(lag, numbers.Integral) or lag < 0:
             raise config_lib.ConfigError([f"Impala: lag={lag!r}; expected a whole number of updates, 0 or more"])
+        if config.replays_alone or config.has_use_for("server.num_shards"):
+            raise config_lib.ConfigError([
+                f"Impala: program={config.program} with agent.name={config.agent.name}; expected one that learns from "
+                "unrolls (impala, seed, ga3c); `impala evaluate` and `impala export` take runs of all programs"
+            ])  # fmt: skip
         self.config, self._lag = config, lag
         self._lockstep = lockstep.Lockstep(config, lag=lag)
         self._scores: collections.deque[float] = collections.deque(maxlen=100)
@@ -152,7 +157,8 @@ class Impala:
           environment: the class or function that the agent was made with, if any: files hold names only.
 
         Raises:
-          ConfigError: there is no agent at `path`, or its environment has to be handed in again.
+          ConfigError: there is no agent at `path`, its program replays alone or has a parameter server, or its
+            environment has to be handed in again.
           NoSoundCheckpoint: there is one, but all its checkpoints are damaged.
           OtherNetwork: its environment has other observations or actions.
         """

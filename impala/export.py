@@ -7,9 +7,13 @@
 The second form is for a network with a core. Where actions are not discrete, logits are the parameters described in
 `impala.distributions`; with PopArt the value is [N, K], one for each task. `frames` [k, N, …] are the last k
 observations of N environments, oldest first, zero where they are older than the episode; is_first is [1, N];
-last_action and last_reward [1, N] are those that led to the last observation; core_state is zero at first. A network of
-action values returns {"q": [N, A]} instead, a deterministic policy {"action": [N, D], "value": [N]} with actions in
-[−1, 1].
+last_action and last_reward [1, N] are those that led to the last observation; core_state is zero at first, and then
+what the last call returned. A network of action values returns {"q": [N, A]} instead of logits and value, a
+deterministic policy {"action": [N, D], "value": [N]}.
+
+Continuous actions are within [−1, 1] (clip what is sampled); an environment with the bounds low and high takes
+low + (a + 1) / 2 · (high − low). Of a dict or tuple observation, `impala.json` names the parts in the order in which
+they are flattened and joined.
 """
 
 import json
@@ -24,7 +28,8 @@ from impala.evaluation import load_network, require_run
 def export(folder: Path, output: Path) -> Path:
     """Writes the SavedModel of the run in `folder` into `output`, which must not exist; returns `output`.
 
-    `output` also holds `impala.json`: the environment, its actions and stacked frames, frames and updates trained.
+    `output` also holds `impala.json`: the environment, its actions, parts of its observation and stacked frames, and
+    frames and updates trained.
 
     Raises:
       ConfigError: there is no run, it holds no checkpoint, or `output` exists.
@@ -50,21 +55,18 @@ def export(folder: Path, output: Path) -> Path:
     @tf.function(input_signature=inputs, autograph=False)
     def act(*inputs):
         outputs = network(*inputs)
-        if hasattr(outputs, "q"):
-            return {"q": outputs.q[0]}
-        if hasattr(outputs, "action"):
-            return {"action": outputs.action[0], "value": outputs.value[0]}
-        value = outputs.value[0]
-        if outputs.moments:  # PopArt: [N, K], one for each task, in the game's own units
+        names = [name for name in ("q", "action", "logits", "value") if hasattr(outputs, name)]
+        result = {name: getattr(outputs, name)[0] for name in names}
+        if getattr(outputs, "moments", ()):  # PopArt: [N, K], one for each task, in the game's own units
             mean, scale = outputs.moments
-            value = mean + scale * value
-        result = {"logits": outputs.logits[0], "value": value}
+            result["value"] = mean + scale * result["value"]
         return result | ({"core_state": outputs.core_state} if network.core_state_shape else {})
 
     model = tf.Module()
     model.network, model.act = network, act
     about = dict(
         environment=spec.name, actions={type(spec.actions).__name__: spec.actions._asdict()},
+        parts={name: list(part.shape) for name, part in spec.parts},
         num_stacked=spec.num_stacked, frames=state["frames"], updates=state["updates"],
     )  # fmt: skip
     try:
@@ -73,8 +75,9 @@ def export(folder: Path, output: Path) -> Path:
             tf.saved_model.save(model, str(written), signatures={"serving_default": act})
             (written / "impala.json").write_text(json.dumps(about, indent=1) + "\n")
             written.rename(output)
-    except OSError as error:
-        line = f"--output {output}: {error.strerror or error}; expected a folder that can be made"
+    except (OSError, tf.errors.OpError) as error:
+        words = getattr(error, "strerror", None) or getattr(error, "message", error)
+        line = f"--output {output}: {words}; expected a folder that can be made and written"
         raise config_lib.ConfigError([line]) from None
     return output
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from impala import Impala, evaluation
+from impala import config as config_lib
 from impala.config import ConfigError
 from impala.environments import handed_in
 from impala.environments.catch import Catch
@@ -134,3 +135,19 @@ def test_an_agent_of_another_environment_is_refused(tmp_path):
 def test_ids_are_valid_whatever_a_function_is_called():
     for name, expected in {"<lambda>": "lambda", "MyEnv-v3": "MyEnv", "…": "environment"}.items():
         assert handed_in._registered(name, lambda: Guess()).startswith(f"handed-in/{expected}-v")
+
+
+@pytest.mark.parametrize(
+    "program, agent",
+    [("dqn", "q_learning"), ("apex", "q_learning"), ("a3c", "actor_critic"), ("gorila", "q_learning"), ("dppo", "ppo"), ("r2d2", "r2d2")],
+)
+def test_runs_that_do_not_learn_from_unrolls_are_refused(tmp_path, program, agent):
+    config = config_lib.load(f"configs/{program}_catch.yaml")
+    (tmp_path / "checkpoints" / "0000000001").mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text(config_lib.dump(config))
+    with pytest.raises(ConfigError) as caught:
+        Impala.load(tmp_path)
+    assert caught.value.lines == [
+        f"Impala: program={config.program} with agent.name={agent}; expected one that learns from unrolls (impala, seed, ga3c); "
+        "`impala evaluate` and `impala export` take runs of all programs"
+    ]

@@ -39,7 +39,10 @@ def make_run(folder, **overrides):
 
 @pytest.mark.parametrize(
     "overrides",
-    [{}, {"network__core": "lstm"}, {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2}],
+    [
+        {}, {"network__core": "lstm"}, {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace"},
+        {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2},
+    ],
 )
 def test_it_says_what_the_network_says(tmp_path, capsys, overrides):
     network = make_run(tmp_path / "run", **overrides)
@@ -62,8 +65,10 @@ def test_it_says_what_the_network_says(tmp_path, capsys, overrides):
     )
     assert result.returncode == 0, result.stderr[-2000:]
     outputs, expected = np.load(tmp_path / "outputs.npz"), network(*map(tf.constant, inputs))
-    np.testing.assert_allclose(outputs["logits"], expected.logits[0], atol=1e-5)
-    np.testing.assert_allclose(outputs["value"], expected.value[0], atol=1e-5)
+    names = ["q"] if "agent__name" in overrides else ["logits", "value"]
+    assert set(outputs) == {*names, *(["core_state"] if "network__core" in overrides else [])}
+    for name in names:
+        np.testing.assert_allclose(outputs[name], getattr(expected, name)[0], atol=1e-5)
     if overrides.get("network__core"):
         np.testing.assert_allclose(outputs["core_state"], expected.core_state, atol=1e-5)
 
@@ -86,7 +91,7 @@ def test_wrong_usage(tmp_path, capsys):
         ([], "impala export: the following arguments are required: RUN; expected impala export RUN [--output DIR]"),
         ([tmp_path / "no"], f"{tmp_path}/no: holds no config.yaml; expected a run folder"),
         ([tmp_path / "run", "--output", tmp_path / "there"], f"--output {tmp_path}/there: exists already; expected a new folder"),
-        ([tmp_path / "run", "--output", tmp_path / "file/x"], f"--output {tmp_path}/file/x: Not a directory; expected a folder that can be made"),
+        ([tmp_path / "run", "--output", tmp_path / "file/x"], f"--output {tmp_path}/file/x: Not a directory; expected a folder that can be made and written"),
         ([tmp_path / "run", "--outptu", "x"], "impala export --outptu: unknown; did you mean --output?"),
     ):
         assert cli.main(["export", *map(str, arguments)]) == 2
