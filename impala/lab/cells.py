@@ -18,16 +18,25 @@ _METRIC = {"policy_entropy": "entropy"}  # a cell's `entropy` is the entropy cos
 
 
 def prepare_worker() -> None:
-    """Takes one core and no GPU, before TensorFlow is imported, and leaves Ctrl-C to the parent."""
+    """Takes one core and no GPU, before TensorFlow is imported; leaves Ctrl-C to the parent, and ends with it."""
     import signal
+    import threading
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # so that every CPU rounds as the recorded cells were
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process once its parent is gone: who was killed can tell nobody."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:

@@ -42,8 +42,8 @@ class Results:
       grid: whose cells they are. Rows of other cells stay in the file and are ignored.
 
     Raises:
-      ConfigError: a cell of the grid was trained with other settings than the grid now gives it, or the file is not one
-        of this command's, or cannot be made.
+      ConfigError: a cell of the grid was trained with other settings than the grid now gives it, a row is damaged, or
+        the file is not one of this command's, or cannot be made.
     """
 
     def __init__(self, path: Path, grid: Grid):
@@ -52,10 +52,17 @@ class Results:
         self.rows = [row for row in _read(path) if row.get("digest")]
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
-            cell = cell_of(row)
-            if grid.has(cell):
+            try:
+                cell = cell_of(row)
+                value = grid.score(cell, row) if grid.has(cell) else None
+            except ValueError as error:
+                raise config_lib.ConfigError([
+                    f"{path}: the row of {row['task']} {row['scheme']} {row['seed']} is damaged: {error}; expected its "
+                    "line mended, or removed: the cell is run again then"
+                ]) from None  # fmt: skip
+            if value is not None:
                 self._check(cell, row)
-                self.returns[cell] = grid.score(cell, row)
+                self.returns[cell] = value
         temporary = path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # old versions' columns

@@ -11,6 +11,7 @@ from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from impala.lab import cells, compare, report
@@ -145,6 +146,31 @@ def test_code_that_changes_while_a_grid_runs_ends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(compare.concurrent.futures, "ProcessPoolExecutor", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # it goes on where git did not answer
         compare.run(grid, results, num_workers=1, command="")
+
+
+def test_a_damaged_row_is_named(finished, tmp_path, capsys):
+    folder, _, _ = finished
+    damaged = rows(folder / "out")
+    damaged[1]["learning_rate"] = "3e-x"
+    with (tmp_path / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, compare.COLUMNS)
+        writer.writeheader()
+        writer.writerows(damaged)
+    (line,) = running.refused(capsys, "compare", "--config", folder / "grid.yaml", "--output", tmp_path)
+    assert "the row of catch" in line and "is damaged: could not convert string to float: '3e-x'" in line
+
+
+def test_workers_end_with_a_command_that_is_killed(tmp_path, finished):
+    folder, _, _ = finished
+    process = running.start("compare", "--config", folder / "grid.yaml", "--output", tmp_path / "out", "--total-frames", 10**7)
+    parent = psutil.Process(process.pid)
+    running.wait_for(lambda: [p for p in parent.children() if "spawn_main" in " ".join(p.cmdline())], 60, "a worker")
+    time.sleep(3)
+    workers = parent.children()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert workers and not alive
 
 
 def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
