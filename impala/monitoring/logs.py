@@ -53,7 +53,7 @@ class CsvLog:
             return []
         if "updates" not in header and len(header) == len(self._columns):  # the header is damaged
             rows, num_unreadable = [dict(zip(self._columns, row.values())) for row in rows], max(1, num_unreadable)
-        counts = [{name: _number(row.get(name) or "0") for name in last} for row in rows]
+        counts = [{name: number(row.get(name) or "0") for name in last} for row in rows]
         num_unreadable += sum(math.isnan(count["updates"]) for count in counts)
         if num_unreadable:
             kept = _set_aside(self._path)
@@ -148,7 +148,7 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
     A last line cut short by a kill is left out.
     """
     path = Path(path)
-    return _parsed(path.read_bytes())[1] if path.exists() else []
+    return _parsed(path.read_bytes())[1] if path.is_file() else []
 
 
 def _parsed(data: bytes) -> tuple[list[str], list[dict[str, str]], int]:
@@ -174,7 +174,8 @@ def _fields(line: bytes) -> list[str] | None:
         return None
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """Returns what a cell holds, NaN if it is no number: somebody's editor or a damaged disk may have changed it."""
     try:
         return float(text)
     except ValueError:

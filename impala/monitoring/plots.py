@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala import config as config_lib
-from impala.monitoring.logs import read_csv
+from impala.monitoring.logs import number, read_csv
 
 _PANELS = (
     ("return_mean", "return, mean of 100 episodes"),
@@ -34,6 +34,7 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    labels = _labels(folders)
     metrics, tasks, evolutions = (
         [read_csv(folder / name) for folder in folders] for name in ("metrics.csv", "tasks.csv", "population.csv")
     )
@@ -46,45 +47,58 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
 
     num_rows = -(-len(panels) // 3)
     figure, axes = plt.subplots(num_rows, 3, figsize=(13, 3.25 * num_rows), squeeze=False, constrained_layout=True)
-    for axis, (label, tables, column, environment) in zip(axes.flat, panels):
-        for folder, table, copies in zip(folders, tables, evolutions):
+    for axis, (quantity, tables, column, environment) in zip(axes.flat, panels):
+        for label, table, copies in zip(labels, tables, evolutions):
             rows = [row for row in table if row.get(column) and row.get("environment") == environment]
-            (line,) = axis.plot(_millions(rows), [float(row[column]) for row in rows], label=folder.name, linewidth=1.4)
+            (line,) = axis.plot(_millions(rows), [number(row[column]) for row in rows], label=label, linewidth=1.4)
             if column in evolving:
                 rows = [row for before, row in zip(rows, rows[1:]) if _is_copy_between(before, row, copies)]
-                axis.plot(_millions(rows), [float(row[column]) for row in rows], "x", color=line.get_color())
+                axis.plot(_millions(rows), [number(row[column]) for row in rows], "x", color=line.get_color())
                 axis.set_yscale("log")
-        axis.set(ylabel=label, xlabel="million frames of the task" if environment else "million frames")
+        axis.set(ylabel=quantity, xlabel="million frames of the task" if environment else "million frames")
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     for folder in folders:
-        episodes = [row for row in read_csv(folder / "episodes.csv") if row["score"]]  # one may be NaN
+        episodes = [row for row in read_csv(folder / "episodes.csv") if {"frames", "score"} <= row.keys()]
         axes[0, 0].scatter(
-            _millions(episodes), [float(e["score"]) for e in episodes], s=2, alpha=0.12, color="grey", zorder=0
+            _millions(episodes), [number(e["score"]) for e in episodes], s=2, alpha=0.12, color="grey", zorder=0
         )
     if len(folders) > 1:
         axes[0, 0].legend()
-    figure.suptitle(", ".join(map(_title, folders, metrics)))
+    figure.suptitle(", ".join(map(_title, labels, metrics)))
     temporary = output.with_name(f"{output.stem}.tmp{output.suffix}")
-    figure.savefig(temporary, dpi=110)
-    plt.close(figure)
-    temporary.replace(output)
+    try:
+        figure.savefig(temporary, dpi=110)
+        temporary.replace(output)
+    finally:
+        plt.close(figure)
+        temporary.unlink(missing_ok=True)
     return output
 
 
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """Returns the shortest ends of the folders' paths that tell them apart."""
+    paths = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, paths)) + 1):
+        labels = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(labels)) == len(set(paths)):
+            break
+    return labels
+
+
 def _millions(rows: Sequence[dict[str, str]]) -> list[float]:
-    return [float(row["frames"]) / 1e6 for row in rows]
+    return [number(row["frames"]) / 1e6 for row in rows]
 
 
 def _is_copy_between(before: dict[str, str], row: dict[str, str], evolutions: Sequence[dict[str, str]]) -> bool:
     """Returns whether the member copied another between two rows of its metrics."""
-    copies = [float(each["frames"]) for each in evolutions if each["is_copied"] == "1"]
-    return any(float(before["frames"]) <= frames < float(row["frames"]) for frames in copies)
+    copies = [number(each["frames"]) for each in evolutions if each["is_copied"] == "1"]
+    return any(number(before["frames"]) <= frames < number(row["frames"]) for frames in copies)
 
 
-def _title(folder: Path, rows: Sequence[dict[str, str]]) -> str:
-    return f"{folder.name}: {float(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else folder.name
+def _title(label: str, rows: Sequence[dict[str, str]]) -> str:
+    return f"{label}: {number(rows[-1]['wall_seconds']) / 60:.0f} min" if rows else label
 
 
 def _has_rows(folder: Path) -> bool:
@@ -95,7 +109,7 @@ def _has_rows(folder: Path) -> bool:
 def main(folders: Sequence[Path], output: Path) -> int:
     """The command `impala plot`."""
     problems = [
-        f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").exists()
+        f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").is_file()
     ]
     problems += [
         f"{f / 'metrics.csv'}: has no rows with frames and seconds; expected a run's that has begun to train"

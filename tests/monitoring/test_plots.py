@@ -91,3 +91,36 @@ def test_a_population_shows_what_evolves_and_who_was_copied(tmp_path, drawn):
     whole, rates = [1.0, 2.0, 3.0], drawn["learning rate"]
     assert rates == [(whole, [0.1, 0.1, 0.2]), ([], []), (whole, [0.1, 0.1, 0.4]), ([3.0], [0.4])]
     assert len(drawn) == 7 and len(drawn["policy lag, updates"]) == 2
+
+
+def test_cells_that_are_no_numbers_leave_gaps(tmp_path, drawn):
+    """An editor or a disk may have changed a file."""
+    write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=1e6), METRICS | dict(frames=2e6, lag_mean="0.x9")])
+    write(tmp_path / "run" / "episodes.csv", [{"frames": 1e6, "scroe": 3}])
+    plots.draw([tmp_path / "run"], tmp_path / "a.png")
+    ((x, y),) = drawn["policy lag, updates"]
+    assert x == [1, 2] and y[0] == 11 and y[1] != y[1]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path, drawn, monkeypatch):
+    legends = []
+    monkeypatch.setattr(plt, "close", lambda figure: legends.append([t.get_text() for t in figure.axes[0].get_legend().texts]))
+    runs = [tmp_path / topic / "seed_0" for topic in ("pong", "breakout")]
+    for run in runs:
+        run.parent.mkdir()
+        write(run / "metrics.csv", [METRICS | dict(frames=1e6)])
+    plots.draw(runs, tmp_path / "a.png")
+    assert legends == [["pong/seed_0", "breakout/seed_0"]]
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=1e6)])
+
+    def full(figure, path, **_):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(plt.Figure, "savefig", full)
+    with pytest.raises(OSError, match="No space"):
+        plots.draw([tmp_path / "run"], tmp_path / "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
