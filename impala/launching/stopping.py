@@ -1,4 +1,4 @@
-"""What `lp.stop()` does in a node on a cluster, whose launcher is on another host."""
+"""How a node asks for the end of its program on a cluster, and how it says that it ended before it had begun."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,10 @@ from pathlib import Path
 VARIABLE = "IMPALA_STOP_FILE"
 
 
+class Stopped(Exception):
+    """A node was told to stop while it waited for another, before it could begin: no failure."""
+
+
 def stop() -> None:
-    """Creates the file that asks for the program's end; `node_host.NodeHost` tells the launcher."""
+    """What `lp.stop()` does where the launcher is on another host: creates a file, of which `node_host` tells it."""
     Path(os.environ[VARIABLE]).touch()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from impala.launching import beats, rpc
+from impala.launching import beats, rpc, stopping
 from impala.launching.ending import HANGING_SECONDS
 from impala.launching.processes import GRACE_SECONDS
 from impala.launching.roles import Roles
@@ -52,7 +52,10 @@ class Threads:
 
     def ended(self) -> dict[str, int]:
         """Returns the status of every node that returned; raises what a node raised."""
-        done = [name for name, future in self._futures.items() if future.done() and future.result() is None]
+        done = {name: future for name, future in self._futures.items() if future.done()}
+        for future in done.values():
+            if not isinstance(future.exception(), stopping.Stopped):
+                future.result()
         return {name: self.node(name).facts.get("status", 0) for name in done}
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from impala import agents
 from impala.config import Config
+from impala.launching import stopping
 from impala.launching.keeping import Keeper
 from impala.nodes.feeding import Place
 from impala.nodes.run import Run
@@ -95,7 +96,7 @@ def wait_for_server(table, stop) -> dict:
         except Exception as error:
             logging.warning("the table did not answer: %s", error)
         if stop.wait(1.0):
-            raise RuntimeError("stopped before the table answered")
+            raise stopping.Stopped("before the table answered")
 
 
 def say_what_is_there(learning, size: int, min_size: int, index: int | None = None) -> None:

@@ -1,5 +1,11 @@
 """The program in threads, the learner's own loop disabled and stepped by hand through its handle."""
 
+from concurrent import futures
+from types import SimpleNamespace
+
+import pytest
+
+from impala.launching import roles, stopping, threads
 from tests import warm
 
 SCRIPT = """
@@ -45,3 +51,16 @@ def test_stepped_by_hand_under_test_mt():
     result = warm.run(["-c", SCRIPT], timeout=120)
     assert "OK" in result.stderr and "stepped" in result.stdout, result.stderr[-3000:]
     assert result.returncode == 0
+
+
+def test_a_node_that_is_stopped_before_it_begins_has_not_failed():
+    """As in a run that has ended and is resumed: its learner returns while the actor still waits for the table."""
+    workers = {name: [SimpleNamespace(future=futures.Future())] for name in ("learner", "actor", "evaluator")}
+    listener = SimpleNamespace(node=lambda name: SimpleNamespace(facts={}))
+    nodes = threads.Threads(SimpleNamespace(_active_workers=workers), roles.Roles([]), listener)
+    workers["learner"][0].future.set_result(None)
+    workers["actor"][0].future.set_exception(stopping.Stopped("before the table answered"))
+    assert nodes.ended() == {"learner/0": 0, "actor/0": 0} and nodes.left() == ["evaluator/0"]
+    workers["evaluator"][0].future.set_exception(RuntimeError("of another kind"))
+    with pytest.raises(RuntimeError, match="of another kind"):
+        nodes.ended()
