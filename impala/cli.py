@@ -99,7 +99,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    status = 1
+    status, options = 1, None
     with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
         sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
@@ -123,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except OSError as error:
+        if options and options.command is not train and error.filename:  # `train` says itself what it could not write
+            print(f"{error.filename}: {error.strerror}; expected a file or folder that can be used", file=sys.stderr)
+            return 1
         if error.errno != errno.EIO:  # the terminal went away: its output is lost, the status is not
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -160,7 +163,14 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
     if options.command in (train, compare, bench, cluster):  # the rest are keys, or mistyped options
+        if stray := _shipped_after_an_option(options.name, rest):
+            raise config_lib.ConfigError([
+                f"impala {options.name} … {stray}: a shipped configuration's word comes first; expected impala "
+                f"{options.name} {stray} …"
+            ])  # fmt: skip
         wrong = [word for word in rest if difflib.get_close_matches(word, known, cutoff=0.75)]
+        keys = {f"--{key.replace('_', '-')}" for key in (config_lib.keys() if wrong else ())}
+        wrong = [word for word in wrong if word.partition("=")[0] not in keys]
     else:
         wrong = [word for word in rest if word.startswith("-")] or rest
     if wrong:
@@ -168,6 +178,15 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
             f"impala {options.name} {word}: unknown{config_lib.nearest(word, known)}" for word in wrong
         ])  # fmt: skip
     return options, rest
+
+
+def _shipped_after_an_option(command: str, rest: list[str]) -> str | None:
+    """Returns a shipped configuration's word that neither stands first nor is the value of a key."""
+    for before, word in zip(["", *rest], rest):
+        is_value = before.startswith("--") and "=" not in before
+        if command in _SHIPPED and not is_value and word in _SHIPPED[command]():
+            return word
+    return None
 
 
 def _positive(text: str) -> int:

@@ -75,6 +75,7 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
          "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
+        (["--restart", "pong"], "impala train … pong: a shipped configuration's word comes first; expected impala train pong …"),
     ],
 )  # fmt: skip
 def test_one_line_per_error(capsys, tmp_path, arguments, expected):
@@ -83,6 +84,33 @@ def test_one_line_per_error(capsys, tmp_path, arguments, expected):
     if expected:
         assert lines == [expected]
     assert not (tmp_path / "run").exists()  # nothing was made
+
+
+def test_a_key_that_looks_like_an_option_is_a_key(capsys):
+    lines = refused(capsys, "cluster", "slurm", "catch", "--memory-growth", 3, "--time", "soon")
+    assert not [line for line in lines if "memory-growth" in line]
+
+
+def test_what_costs_its_square_is_not_told_a_size(capsys, tmp_path):
+    keys = ["--network.core", "lstm", "--network.core-size", 1_000_000]
+    (line,) = refused(capsys, *CATCH, "--run", tmp_path / "run", *keys)
+    assert line.startswith("network.core_size=1000000: ") and line.endswith("; expected less")
+
+
+@pytest.mark.parametrize("command", [["plot", "RUN", "--output", "RUN/a.png"], ["rollback", "RUN", "--updates", "1"]])
+def test_what_cannot_be_read_or_written_is_one_line(capsys, tmp_path, monkeypatch, command):
+    """Whoever runs the tests may be allowed to write anywhere, so the failure is the file system's own words."""
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system", "/there")
+
+    monkeypatch.setattr(runs, "is_running", refuse)
+    monkeypatch.setattr("impala.monitoring.plots.draw", refuse)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    (run / "metrics.csv").write_text("frames,wall_seconds\n1,1\n")
+    assert cli.main([word.replace("RUN", str(run)) for word in command]) == 1
+    assert capsys.readouterr().err == "/there: Read-only file system; expected a file or folder that can be used\n"
 
 
 def test_a_replay_larger_than_memory_is_refused(capsys, tmp_path):
@@ -341,7 +369,7 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     (["train"], "impala train: nothing named; expected a shipped configuration, like impala train pong (impala train --list names them), or --config FILE"),
     (["compare"], "impala compare: nothing named; expected a shipped configuration, like impala compare lag (impala compare --list names them), or --config FILE"),
     (["train", "catch", "--seed", "-1"], "seed: got -1; input should be greater than or equal to 0"),
-    (["train", "--seed", "5", "catch"], "catch: expected an option like --learner.learning-rate 3e-4"),
+    (["train", "--seed", "5", "catch"], "impala train … catch: a shipped configuration's word comes first; expected impala train catch …"),
 ])  # fmt: skip
 def test_words_of_shipped_configurations(capsys, arguments, expected):
     assert refused(capsys, *arguments) == [expected]

@@ -81,6 +81,7 @@ def load_text(tmp_path):
         ("environment.name", 5, "environment.name: got 5; expected a name, or a list of names"),
         ("network.bfloat16", 1, "network.bfloat16: got 1; input should be a valid boolean"),
         ("network.hidden_sizes", 64, "network.hidden_sizes: got 64; expected a list, like [64]"),
+        ("network.hidden_sizes", "64 64", "network.hidden_sizes: got '64 64'; expected a list, like [64, 64]"),
         # a bool is no number, nothing is no value
         ("seed", True, "seed: got True; input should be a valid integer"),
         ("learner.learning_rate", True, "learner.learning_rate: got True; input should be a valid number"),
@@ -643,6 +644,32 @@ def test_every_key_of_a_program_is_documented_with_a_default_that_can_be_typed(p
             assert config_lib.flatten(config_lib.build(CATCH, overrides))[key] == flat[key], key
 
 
+def test_a_key_with_a_dot_in_a_file_is_told_where_it_belongs():
+    with pytest.raises(ConfigError) as caught:
+        config_lib.build({"learner.batch_size": 8, **CATCH})
+    assert caught.value.lines == [
+        "learner.batch_size: a name with a dot; expected it below its section, like learner: {batch_size: …}"
+    ]
+
+
+@pytest.mark.parametrize("text, value", [("1.5e6", 1_500_000), ("1e6", 1_000_000), ("2.5e-1", 0.25), ("10.0", 10.0), ("1.50e1", 15)])
+def test_whole_numbers_may_have_an_exponent(text, value):
+    (found,) = config_lib.parse_overrides(["--x", text]).values()
+    assert found == value and type(found) is type(value)
+
+
+def test_help_names_all_agents_of_a_program_and_where_their_defaults_differ():
+    documented = {key: (default, text) for key, default, text in config_lib.documented("apex")}
+    assert documented["agent.name"] == ("q_learning", "q_learning | dpg; or package.module:name")
+    assert documented["agent.n_step"] == ("3", "rewards before the bootstrap; with dpg 5")
+    sections = [key.split(".")[0] for key in documented]
+    assert len([a for a, b in zip(sections, sections[1:]) if a != b]) == len(set(sections)) - 1, "a section in two places"
+    documented = {key: (default, text) for key, default, text in config_lib.documented("seed")}
+    assert documented["learner.unroll_length"] == ("20", "T, agent steps; with r2d2 80")
+    (name,) = [text for key, _, text in config_lib.documented() if key == "agent.name"]
+    assert all(agent in name for agents in uses.AGENTS.values() for agent in agents)
+
+
 def test_what_a_key_may_be_is_documented():
     documented = {key: (default, text) for key, default, text in config_lib.documented()}
     assert list(documented) == config_lib.keys()
@@ -673,6 +700,8 @@ def test_keys_of_all_programs_at_their_defaults_are_taken_as_run_folders_hold_th
     ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=impala; expected actor_critic or q_unrolls"),
     ({"agent.double": True}, "agent.double: not with agent.name=actor_critic; expected no such key"),
     ({"agent.name": "dqn"}, "agent.name: 'dqn' is not one of 'actor_critic', 'q_learning', 'r2d2', 'q_unrolls', 'dpg', 'ppo', nor package.module:name of your own"),
+    ({"agent.name": "q_lerning"}, "agent.name: 'q_lerning' is not one of 'actor_critic', 'q_learning', 'r2d2', 'q_unrolls', 'dpg', 'ppo', nor package.module:name of your own; did you mean q_learning?"),
+    ({"agent": "q_learning"}, "agent: got 'q_learning'; expected keys below it, like agent.name"),
     ({"agent.name": 5}, "agent.name: 5 is not one of 'actor_critic', 'q_learning', 'r2d2', 'q_unrolls', 'dpg', 'ppo', nor package.module:name of your own"),
     ({"network.torso": "my module:Torso"},
      "network.torso: 'my module:Torso' is not one of mlp, minatar, shallow, nature, resnet, nor package.module:name of your own"),

@@ -37,14 +37,20 @@ def describe(error: Mapping, known: Iterable[str]) -> str:
     place, known = [str(part) for part in error["loc"]], list(known)
     agent = place.pop(1) if len(place) > 2 and place[0] == "agent" else ""  # in a union, pydantic adds the choice
     key, value = ".".join(place), error.get("input")
+    if error["type"] == "extra_forbidden" and key in known and not agent:
+        section, _, name = key.partition(".")
+        return f"{key}: a name with a dot; expected it below its section, like {section}: {{{name}: …}}"
     if error["type"] == "extra_forbidden" and key in known:
         return f"{key}: not with agent.name={agent}; expected no such key"
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key{nearest(key, known)}"
     if error["type"] == "union_tag_invalid":
         tags = error["ctx"]["expected_tags"].replace("'own'", f"nor {own.FORM}")
-        name = value.get("name") if isinstance(value, dict) else value
-        return f"{key}.name: {_show(name)} is not one of {tags}"
+        if not isinstance(value, dict):
+            return f"{key}: got {_show(value)}; expected keys below it, like {key}.name"
+        name = value.get("name")
+        hint = nearest(name, re.findall(r"'(\w+)'", tags)) if isinstance(name, str) else ""
+        return f"{key}.name: {_show(name)} is not one of {tags}{hint}"
     if error["type"] == "missing":
         return f"{key}: missing; expected a value"
     if error["type"] == "value_error":
@@ -56,7 +62,8 @@ def describe(error: Mapping, known: Iterable[str]) -> str:
     if error["type"].startswith(("model_", "dict_")):
         return f"{key}: got {_show(value)}; expected keys below it{_below(key, known)}"
     if error["type"] in ("tuple_type", "list_type"):
-        return f"{key}: got {_show(value)}; expected a list, like [{_show(value)}]"
+        items = ", ".join(str(value).replace(",", " ").split()) if isinstance(value, str) else _show(value)
+        return f"{key}: got {_show(value)}; expected a list, like [{items}]"
     return f"{key}: got {_show(value)}; {error['msg'][0].lower() + error['msg'][1:]}"
 
 

@@ -32,7 +32,8 @@ def _mapping_without_duplicates(loader, node):
 
 def _number(loader, node):
     value = loader.construct_yaml_float(node)
-    is_whole = "." not in node.value and abs(value) < 2**53 and value.is_integer()
+    has_exponent = "e" in node.value.lower()  # 1.5e6 is whole, 10.0 is not meant to be
+    is_whole = has_exponent and abs(value) < 2**53 and value.is_integer()
     return int(value) if is_whole else value
 
 
@@ -194,18 +195,33 @@ def keys() -> list[str]:
 def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
     """Yields for each dotted key: the key, its default as YAML, and its choices and meaning (its source comment).
 
-    With `program`, yields only the keys that it and its agents use, with the program's defaults.
+    With `program`, yields only the keys that it and its agents use, with the defaults of the program and its first
+    agent; where another agent's is another, the text says so.
     """
-    agents = uses.AGENTS[program] if program else ()
-    own = {key: _as_yaml(value) for key, value in _leaves(DEFAULTS_OF[program])} if program else {}
-    for agent in agents[1:]:  # its defaults of keys that the first agent does not have
-        for key, value in _leaves(DEFAULTS_OF.get(f"{program}+{agent}", {})):
-            if not uses.is_of_program(key, program, agents[0]):
-                own.setdefault(key, _as_yaml(value))
-    for key, default, text in _documented(Config, agents):
-        default = own.get(key, default)
-        if not program or any(uses.is_of_program(key, program, a) and uses.is_of_agent(key, a) for a in agents):
-            yield key, default, text
+    rows: dict[str, tuple[str, str]] = {}
+    for agent in uses.AGENTS[program] if program else (None,):
+        own = _defaults(program, agent) if program else {}
+        for key, default, text in _documented(Config, (agent,) if agent else ()):
+            if program and not (uses.is_of_program(key, program, agent) and uses.is_of_agent(key, agent)):
+                continue
+            default = own.get(key, default)
+            first, said = rows.setdefault(key, (default, text))
+            if default != first and key != "agent.name":
+                rows[key] = first, "; ".join(filter(None, [said, f"with {agent} {default}"]))
+    names = uses.AGENTS[program] if program else dict.fromkeys(itertools.chain(*uses.AGENTS.values()))
+    first, said = rows["agent.name"]
+    rows["agent.name"] = first, said.replace(first, " | ".join(names), 1)
+    sections = list(dict.fromkeys(key.split(".")[0] for key in rows))
+    for key in sorted(rows, key=lambda key: sections.index(key.split(".")[0])):
+        yield key, *rows[key]
+
+
+def _defaults(program: str, agent: str) -> dict[str, str]:
+    """Returns the defaults of a program with one of its agents, where they are not those of the schema."""
+    own = DEFAULTS_OF[program] | DEFAULTS_OF.get(f"{program}+{agent}", {})
+    if agent != uses.AGENTS[program][0]:
+        own = {name: section for name, section in own.items() if name != "agent"}
+    return {key: _as_yaml(value) for key, value in _leaves(own)}
 
 
 def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), prefix: str = ""):

@@ -84,7 +84,8 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
         part = max(parts, key=lambda part: part.mb)
         key = most_unusual(config, part.keys)
         value, grows_mb = flatten(config)[key], sum(one.mb for one in parts if key in one.keys)
-        most = int(value * (budget - total + grows_mb) / grows_mb) if isinstance(value, int) else 0
+        is_linear = isinstance(value, int) and key != "network.core_size"  # whose square counts
+        most = int(value * (budget - total + grows_mb) / grows_mb) if is_linear else 0
         expected = f"at most about {most}" if most > 0 else "less"
         shown = list(value) if isinstance(value, tuple) else value
         raise ConfigError([
