@@ -15,6 +15,7 @@ _HEADER = """\
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
 """
 _RUNS, _GRACE_SECONDS = "/runs", 120
+_RAY = "2.60.0"  # of the image, as in constraints.txt; KubeRay refuses `authOptions` without it
 
 
 class Job(NamedTuple):
@@ -53,6 +54,7 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
             "ttlSecondsAfterFinished": 600,
             "backoffLimit": 3,  # each try is a new cluster, which resumes the run
             "rayClusterSpec": {
+                "rayVersion": _RAY,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": str(job.cpus), "dashboard-host": "0.0.0.0"},

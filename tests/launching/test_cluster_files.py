@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from impala.launching import kubernetes, slurm
-from tests.programs.running import refused, wait_for
+from tests.programs.running import ROOT, refused, wait_for
 
 # Fields of ray.io/v1 (KubeRay's API reference, 1.5) and of Kubernetes' core/v1 and networking.k8s.io/v1, as far as they
 # may be used here; a value is the schema of what lies below, None of what is a plain value or a free mapping.
@@ -88,6 +88,7 @@ def test_the_manifest_asks_for_what_was_said():
         "impala train pong --environment.name '[atari:pong, atari:breakout]' --cluster auto --run /runs/pong"
     )
     cluster = spec["rayClusterSpec"]
+    assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
     assert cluster["authOptions"] == {"mode": "token"} and spec["shutdownAfterJobFinishes"] is True
     (worker,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
     assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (3, 3, 3)
