@@ -12,6 +12,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,12 +21,12 @@ from typing import Any, NamedTuple
 
 from impala.config import ConfigError
 from impala.launching import addresses, beats, commands, ending, local, memory, node_host, rpc, stopping
-from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
+from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN, end_with_parent
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _CALM_SECONDS = 0.25, 2.0  # between two questions to a node: usually, and while all run well
-_ASK_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
+_ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 _QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
@@ -70,13 +72,8 @@ def connect(address: str, *, is_trusted: bool) -> None:
         import ray
     except ImportError:
         raise ConfigError(["--cluster: needs ray; pip install 'impala[cluster]'"]) from None
-    host, _, port = address.rpartition(":")
     if address != "auto":
-        try:
-            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-        except (OSError, ValueError) as error:
-            line = f"--cluster {address}: {error}; expected HOST:PORT where `ray start --head` listens, or auto"
-            raise ConfigError([line]) from None
+        _probe(address)
     try:
         with _silent_stderr():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
@@ -91,6 +88,27 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: hosts have public addresses ({', '.join(public[:3])}), and Reverb's port asks "
             "nobody who they are; expected a private network, or cluster.trusted_network=true behind a firewall"
         ])  # fmt: skip
+
+
+def _probe(address: str) -> None:
+    """Raises ConfigError if nobody listens at `address`, or what listens there does not answer as Ray's head does.
+
+    In a process that can be killed: `ray.init` would wait for an answer for ever, and hear no Ctrl-C. What else is wrong
+    (a token, a version), `ray.init` says itself.
+    """
+    host, _, port = address.rpartition(":")
+    code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        subprocess.run(
+            [sys.executable, "-c", code, address], timeout=_PROBE_SECONDS, check=False, capture_output=True,
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        is_silent = isinstance(error, subprocess.TimeoutExpired)
+        what = f"no answer of Ray's within {_PROBE_SECONDS:g} s" if is_silent else error
+        line = f"--cluster {address}: {what}; expected HOST:PORT where `ray start --head` listens, or auto"
+        raise ConfigError([line]) from None
 
 
 @contextlib.contextmanager
