@@ -93,8 +93,8 @@ def connect(address: str, *, is_trusted: bool) -> None:
 def _probe(address: str) -> None:
     """Raises ConfigError if nobody listens at `address`, or what listens there does not answer as Ray's head does.
 
-    In a process that can be killed: `ray.init` would wait for an answer for ever, and hear no Ctrl-C. What else is wrong
-    (a token, a version), `ray.init` says itself.
+    It asks in a process that can be killed: `ray.init` would wait for ever, and hear no Ctrl-C. What else is wrong (a
+    token, a version), `ray.init` says itself.
     """
     host, _, port = address.rpartition(":")
     code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
