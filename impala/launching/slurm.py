@@ -1,5 +1,6 @@
 """Writes a batch script that runs a program on the hosts of a Slurm allocation, on a Ray cluster of its own."""
 
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ export RAY_AUTH_TOKEN
 
 # This script runs on the first host: Ray's head and the learner stand here, the other hosts join.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-address=$(hostname --ip-address | awk '{{print $1}}'):$((6379 + SLURM_JOB_ID % 1000))
+# The first IPv4 address that is not the host's own: a host's name may stand for 127.0.1.1.
+ip=$(printf '%s\n' $(hostname --ip-address; hostname -I) | grep -E '^([0-9]+[.]){{3}}[0-9]+$' | grep -v -m 1 '^127[.]')
+[ -n "$ip" ] || {{ echo "$first: has no IPv4 address but 127.*; expected one that other hosts reach" >&2; exit 1; }}
+address=$ip:$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray
 "$ray" start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
   --include-dashboard=false --disable-usage-stats &
@@ -84,7 +88,15 @@ def script(arguments: Sequence[str], folder: Path, job: Job, bin: Path) -> str:
       arguments: of `impala train`, without --run and --cluster.
       folder: of the run.
       bin: folder of the commands `impala` and `ray`, at the same path on all hosts.
+
+    Raises:
+      ConfigError: sbatch would read something else in the folder's name than is meant.
     """
+    if not re.fullmatch(r'([^"\\%\n]*/)?[\w.+ -]+', str(folder.resolve())):
+        raise ConfigError([
+            f"--run {str(folder)!r}: sbatch would not read its path as it is; expected a name of letters, digits, "
+            "spaces, '.', '_', '+' and '-', below folders without '\"', '\\' and '%'"
+        ])  # fmt: skip
     options = [f"--gpus-per-node={job.gpus}"] * bool(job.gpus) + list(job.options)
     return _SCRIPT.format(
         name=f"impala-{folder.name}", nodes=job.nodes, cpus=job.cpus, time=job.time, here=shlex.quote(str(Path.cwd())),
