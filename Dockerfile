@@ -7,6 +7,9 @@ WORKDIR /impala
 COPY pyproject.toml constraints.txt LICENSE Makefile ./
 COPY scripts scripts
 RUN mkdir impala && touch impala/__init__.py README.md && make venv
+# Such as gpu, for CUDA: docker build --build-arg EXTRAS=gpu -t impala .
+ARG EXTRAS=""
+RUN [ -z "$EXTRAS" ] || .venv/bin/python -m pip install --no-cache-dir --quiet -c constraints.txt -e ".[$EXTRAS]"
 COPY . .
 RUN make venv
 # KubeRay starts `ray` in it, by name.

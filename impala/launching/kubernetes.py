@@ -39,7 +39,7 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
     """
     # A valid Kubernetes name: letters, digits and dashes, short enough for the suffixes that are added.
     label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")
-    if len(label) > 40:
+    if len(label) > 40 or label != f"impala-{name}":  # another run's name may differ in what is lost alone
         label = f"{label[:33].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     metadata = {"name": label, "namespace": job.namespace}
     command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])
