@@ -279,12 +279,16 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
     config = _configuration(options.config, rest)
     from impala import training
 
-    name = options.word.replace("/", "_") if options.word else Path(options.config or "run").stem
-    folder = options.run or Path("runs") / name
+    folder = options.run or _run_folder(options.word, options.config)
     return training.main(
         config, folder, restart=options.restart, profile=options.profile, threads=options.threads,
         cluster=options.cluster,
     )  # fmt: skip
+
+
+def _run_folder(word: str | None, path: str | None) -> Path:
+    """Returns the folder of a run that is not named: after its shipped configuration, or its file."""
+    return Path("runs") / (word.replace("/", "_") if word else Path(path or "run").stem)
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
@@ -384,44 +388,32 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
             f"impala cluster {options.where}: {named} named; expected one shipped configuration, like impala cluster "
             f"{options.where} pong (impala train --list names them), or --config FILE"
         ])  # fmt: skip
+    if options.where == "kubernetes" and options.config:
+        raise config_lib.ConfigError([
+            f"--config {options.config}: the image would not hold it; expected the word of a shipped configuration, "
+            "which a file in configs/ is once the image is built, and keys"
+        ])  # fmt: skip
+    if options.where == "kubernetes" and options.submit:
+        raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
     named = ["--config", options.config] if options.config else [options.shipped]
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
     config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
     _refuse_too_few_cpus(config, options.nodes, options.cpus)
+    arguments = [*named, *rest, *_a_gpu_for_each_learner(config, options)]
+    folder = options.run or _run_folder(options.shipped, options.config)
+    if folder.name in ("", ".."):
+        raise config_lib.ConfigError([f"--run {folder}: has no name of its own; expected a folder like runs/pong"])
     if options.where == "slurm":  # an image may hold modules that are not here
         from impala import training
 
         training.check(config)
-    folder = options.run or Path("runs") / Path(path).stem
-    if options.submit and options.where == "kubernetes":
-        raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
-    if options.where == "slurm":
-        from impala.launching import slurm
-
-        further = [option.lstrip("=") for option in options.option]
-        if wrong := next((option for option in further if not re.fullmatch(r"-\S.*", option)), None):
-            raise config_lib.ConfigError([f"--option: got {wrong!r}; expected one of sbatch, like =--partition=long"])
-        if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", options.time):
-            raise config_lib.ConfigError([f"--time: got {options.time!r}; expected HH:MM:SS or a like form"])
-        job = slurm.Job(options.nodes, options.cpus, options.gpus, options.time, further)
-        text = slurm.script([*named, *rest], folder, job, Path(sys.executable).parent)
-    else:
-        from impala.launching import kubernetes
-
-        if options.image is None:
-            raise config_lib.ConfigError(["--image: not given; expected the name of an image with this project"])
-        if not re.fullmatch(r"[\w./:@-]+", options.image):
-            raise config_lib.ConfigError([f"--image: got {options.image!r}; expected the name of an image"])
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", options.claim):
-            raise config_lib.ConfigError([
-                f"--claim: got {options.claim!r}; expected a volume claim's name, of small letters, digits, '-' and '.'"
-            ])  # fmt: skip
-        job = kubernetes.Job(
-            options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
-        )
-        text = kubernetes.manifest([*named, *rest], folder.name, job)
+    text = (_batch_script if options.where == "slurm" else _manifest)(options, arguments, folder)
     if options.submit:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            line = f"--run {folder}: {error.strerror}; expected a folder that can be made"
+            raise config_lib.ConfigError([line]) from None
         options.output = options.output or folder.with_name(f"{folder.name}.sbatch")
     if options.output is None:
         print(text, end="")
@@ -436,6 +428,56 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
 
         print(slurm.submit(options.output))
     return 0
+
+
+def _batch_script(options: argparse.Namespace, arguments: list[str], folder: Path) -> str:
+    """Returns the batch script of a run."""
+    from impala.launching import slurm
+
+    further = [option.lstrip("=") for option in options.option]
+    if wrong := next((option for option in further if not re.fullmatch(r"-\S.*", option)), None):
+        raise config_lib.ConfigError([f"--option: got {wrong!r}; expected one of sbatch, like =--partition=long"])
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", options.time):
+        raise config_lib.ConfigError([f"--time: got {options.time!r}; expected HH:MM:SS or a like form"])
+    job = slurm.Job(options.nodes, options.cpus, options.gpus, options.time, further)
+    return slurm.script(arguments, folder, job, Path(sys.executable).parent)
+
+
+def _manifest(options: argparse.Namespace, arguments: list[str], folder: Path) -> str:
+    """Returns the manifest of a run."""
+    from impala.launching import kubernetes
+
+    if options.image is None:
+        raise config_lib.ConfigError(["--image: not given; expected the name of an image with this project"])
+    if not re.fullmatch(r"[\w./:@-]+", options.image):
+        raise config_lib.ConfigError([f"--image: got {options.image!r}; expected the name of an image"])
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", options.claim):
+        raise config_lib.ConfigError([
+            f"--claim: got {options.claim!r}; expected a volume claim's name, of small letters, digits, '-' and '.'"
+        ])  # fmt: skip
+    job = kubernetes.Job(
+        options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
+    )
+    return kubernetes.manifest(arguments, folder.name, job)
+
+
+def _a_gpu_for_each_learner(config: config_lib.Config, options: argparse.Namespace) -> list[str]:
+    """Returns the key that gives each learner a GPU of its own, unless it is set: on one host all would take the first.
+
+    Raises:
+      ConfigError: there are too few.
+    """
+    is_set = "learner_gpus" in config.cluster.model_fields_set
+    if not options.gpus or is_set or config.has_use_for("server.num_shards"):  # parameter servers use none
+        return []
+    num_gpus = options.gpus * (options.nodes if options.where == "slurm" else 1)  # with kubernetes, of the head alone
+    num_learners = config.learner.num_learners * config.population.size
+    if num_learners > num_gpus:
+        raise config_lib.ConfigError([
+            f"--gpus {options.gpus}: {num_learners} learners have {num_gpus} GPUs; expected one for each, or "
+            "--cluster.learner-gpus 0.5, with which two share one"
+        ])  # fmt: skip
+    return ["--cluster.learner-gpus", "1"]
 
 
 def _refuse_too_few_cpus(config: config_lib.Config, nodes: int, cpus: int) -> None:

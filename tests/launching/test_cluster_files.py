@@ -1,6 +1,8 @@
 """What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -8,6 +10,7 @@ import time
 import pytest
 import yaml
 
+from impala import cli
 from impala.launching import kubernetes, slurm
 from tests.programs.running import ROOT, refused, wait_for
 
@@ -53,6 +56,7 @@ SCHEMAS = {
     },
 }  # fmt: skip
 JOB = kubernetes.Job("registry/impala:1", workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
+PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
 
 
@@ -99,8 +103,15 @@ def test_the_manifest_asks_for_what_was_said():
 
 
 def test_a_runs_name_becomes_one_of_kubernetes():
-    (job, _) = yaml.safe_load_all(kubernetes.manifest(["seed_pong"], "Seed_pong.2", JOB))
-    assert job["metadata"]["name"] == "impala-seed-pong-2" and "--run /runs/Seed_pong.2" in job["spec"]["entrypoint"]
+    def name_of(run):
+        job, _ = yaml.safe_load_all(kubernetes.manifest(["seed_pong"], run, JOB))
+        assert f"--run {shlex.quote(f'/runs/{run}')}" in job["spec"]["entrypoint"]
+        return job["metadata"]["name"]
+
+    assert name_of("seed-pong-2") == "impala-seed-pong-2"
+    runs = ["Seed_pong.2", "seed_pong-2", "seed-pong_2", "é", "ö", "-a", "a-"]
+    names = {name_of(run) for run in runs}
+    assert len(names) == len(runs) and all(re.fullmatch(r"impala(-[a-z0-9]+)+", name) for name in names), names
 
 
 def test_long_names_stay_different_and_end_as_kubernetes_wants_it():
@@ -133,13 +144,13 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
 
 
-def job_of(tmp_path, impala, restarts=0):
+def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 10.1.0.1"):
     """Starts the script itself, with programs around it that say what they were asked to do."""
     commands = tmp_path / "some commands"
     commands.mkdir(exist_ok=True)
     for name, text in {
-        "ray": "[ $1 = status ] || exec sleep 60", "impala": impala, "scontrol": 'echo "$@" >> asked; echo host',
-        "hostname": "echo 10.0.0.1", "srun": "sleep 60",
+        "ray": 'echo "$@" >> rays; [ $1 = status ] || exec sleep 60', "impala": impala, "scontrol": 'echo "$@" >> asked; echo host',
+        "hostname": f"[ $1 = -I ] && echo '{addresses}' || echo 127.0.1.1", "srun": "sleep 60",
     }.items():  # fmt: skip
         (commands / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
         (commands / name).chmod(0o755)
@@ -148,7 +159,7 @@ def job_of(tmp_path, impala, restarts=0):
         "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "host", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2",
         "SLURM_RESTART_COUNT": str(restarts),
     }  # fmt: skip
-    return subprocess.Popen(["bash", tmp_path / "job"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(["bash", tmp_path / "job"], env=environment, **PIPES, text=True, start_new_session=True)
 
 
 @pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
@@ -163,6 +174,21 @@ def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path
         assert ("requeue 7" in asked) == is_queued, asked
     finally:
         os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_the_head_listens_where_other_hosts_reach_it_whatever_its_own_name_stands_for(tmp_path):
+    job = job_of(tmp_path, "until grep -q head rays; do sleep 0.1; done")
+    try:
+        job.wait(30)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+    assert "start --head --node-ip-address=10.0.0.1 --port=6386 " in (tmp_path / "rays").read_text()
+    (tmp_path / "rays").unlink()
+    job = job_of(tmp_path, "exit 0", addresses="fd00::7 ")
+    assert job.communicate(timeout=30)[1] == (
+        "host: has no IPv4 address but 127.*; expected one that other hosts reach\n"
+    )
+    assert job.returncode == 1 and not (tmp_path / "rays").exists()
 
 
 def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time_limits_do_not_count(tmp_path):
@@ -199,8 +225,45 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and 17 actors and learners alone need 18;"),
     (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
     (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),
+    (["kubernetes", "--config", "configs/pong.yaml", "--image", "x"], "--config configs/pong.yaml: the image would not hold it;"),
+    (["kubernetes", "pong", "--image", "x", "--run", "."], "--run .: has no name of its own; expected a folder like"),
+    (["slurm", "catch", "--run", "runs/.."], "--run runs/..: has no name of its own; expected a folder like"),
+    (["slurm", "catch", "--run", 'a"b'], "--run 'a\"b': sbatch would not read its path as it is; expected a name of letters"),
+    (["slurm", "catch", "--run", "a\nb"], "--run 'a\\nb': sbatch would not read its path as it is"),
+    (["slurm", "catch", "--run", "50%/a"], "--run '50%/a': sbatch would not read its path as it is"),
+    (["slurm", "catch", "--submit", "--run", "/proc/x/y"], "--run /proc/x/y: No such file or directory; expected a folder that"),
+    (["slurm", "catch", "--submit", "--run", "Makefile/y"], "--run Makefile/y: Not a directory; expected a folder that"),
+    (["slurm", "pong", "--gpus", "1", "--learner.num-learners", "4"], "--gpus 1: 4 learners have 2 GPUs; expected one for each,"),
+    (["kubernetes", "pong", "--image", "x", "--gpus", "1", "--learner.num-learners", "2"], "--gpus 1: 2 learners have 1 GPUs;"),
     (["nomad", "pong"], "invalid choice: 'nomad'"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_before_anything_waits_in_a_queue(arguments, words, capsys):
     (line,) = refused(capsys, "cluster", *arguments)
     assert words in line
+
+
+@pytest.mark.parametrize("arguments, given", [
+    (["--gpus", "1"], True),
+    (["--gpus", "2", "--learner.num-learners", "2"], True),
+    ([], False),
+    (["--gpus", "1", "--cluster.learner-gpus", "0.5"], False),
+    (["--gpus", "1", "--cluster.learner-gpus", "0"], False),
+])  # fmt: skip
+@pytest.mark.parametrize("where", ["slurm", "kubernetes"])
+def test_with_gpus_each_learner_gets_one_of_its_own_unless_that_key_is_set(capsys, where, arguments, given):
+    image = ["--image", "x"] if where == "kubernetes" else []
+    assert cli.main(["cluster", where, "catch", *image, *arguments]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "impala train catch" in line]
+    assert ("--cluster.learner-gpus 1 --cluster" in line) == given, line
+
+
+def test_a_program_whose_learners_are_parameter_servers_gets_no_gpus(capsys):
+    assert cli.main(["cluster", "slurm", "a3c_catch", "--gpus", "1"]) == 0
+    assert "learner-gpus" not in capsys.readouterr().out
+
+
+def test_a_run_has_the_folder_that_train_would_give_it(capsys):
+    assert cli.main(["cluster", "kubernetes", "lab/catch", "--image", "x"]) == 0
+    assert "--run /runs/lab_catch" in capsys.readouterr().out
+    assert cli.main(["cluster", "slurm", "lab/catch"]) == 0
+    assert f"--run {ROOT}/runs/lab_catch &" in capsys.readouterr().out
