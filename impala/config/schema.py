@@ -221,6 +221,12 @@ class Config(Model):
         return {key: word for key, word in words.items() if own.is_own(word)}
 
     @property
+    def own_words(self) -> list[tuple[str, str]]:
+        """All that names a module of the user's, environments as well as `own_parts`: (key, `package.module:name`)."""
+        tasks = [name for name in self.environment.tasks if ":" in name and not name.startswith(("atari:", "minatar:"))]
+        return [("environment.name", name) for name in tasks] + list(self.own_parts.items())
+
+    @property
     def replays_alone(self) -> bool:
         """Whether all training data comes from a replay table, as windows that share their steps."""
         return self.has_use_for("replay.min_size")

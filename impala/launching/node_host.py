@@ -63,9 +63,9 @@ class NodeHost:
         self._listener, self._process, self._ports = beats.Listener(), None, ports.Holder()
         self._name, self._read, self._failure = "", 0, None
 
-    def describe(self, own_parts: Mapping[str, str], files: Sequence[Path]) -> tuple[str, dict[str, str]]:
+    def describe(self, own_words: Sequence[tuple[str, str]], files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
-        return platform.node(), facts(own_parts, files)
+        return platform.node(), facts(own_words, files)
 
     def reserve(self, names: Sequence[str], host: str, between: tuple[int, int]) -> dict[str, str]:
         """Finds free ports and keeps them for the process; returns {name: "host:port"}.
@@ -153,14 +153,17 @@ def _sweep() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def facts(own_parts: Mapping[str, str], files: Sequence[Path] = ()) -> dict[str, str]:
-    """Returns what must be the same on every host: packages, commit, the user's own parts, {key: word}, and `files`."""
+def facts(own_words: Sequence[tuple[str, str]], files: Sequence[Path] = ()) -> dict[str, str]:
+    """Returns what must be the same on every host: packages, commit, the user's modules, (key, word), and `files`."""
     found = {"python": platform.python_version(), "commit": provenance.commit()}
     found |= provenance.versions((*PACKAGES, "ray"))
     for path in files:
         with contextlib.suppress(OSError):  # it is missing
             found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return found | {f"{key} {word}": own.file_and_hash(word).rpartition(" ")[2] for key, word in own_parts.items()}
+    for key, word in own_words:
+        if of_module := own.file_and_hash(word).partition(" sha256:")[2]:  # it is not missing
+            found[f"{key} {word}"] = of_module
+    return found
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], ignored: Sequence[str] = ()) -> list[str]:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class Placement(NamedTuple):
     num_awaited: int | None = None  # None: all
     wait_seconds: float = 60.0  # for room; then the launch is refused
     ports: tuple[int, int] = (20_000, 29_999)
-    own_parts: Mapping[str, str] = {}  # words of the user's own modules, which must be the same on all hosts
+    own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
 
 
@@ -197,7 +197,7 @@ class Nodes:
         self.wants_end = False  # a node has called `lp.stop()`
         self._is_ending = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
-        self._compared = placement.own_parts, [folder / "token"] if placement.shares_folder else []
+        self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
         self._facts = node_host.facts(*self._compared)
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}

@@ -207,9 +207,7 @@ def versions(config: config_lib.Config) -> str:
     """Returns packages, commit, machine, and the files of parts of the user's own, a line each."""
     lines = [f"{name} {version}" for name, version in provenance.versions(PACKAGES).items()]
     lines += [f"commit {provenance.commit()}", f"machine {provenance.machine()}"]
-    tasks = [name for name in config.environment.tasks if ":" in name and not name.startswith(("atari:", "minatar:"))]
-    words = [("environment.name", name) for name in tasks] + list(config.own_parts.items())
-    return "\n".join([*lines, *(f"{key} {word} {own.file_and_hash(word)}" for key, word in words)]) + "\n"
+    return "\n".join([*lines, *(f"{key} {word} {own.file_and_hash(word)}" for key, word in config.own_words)]) + "\n"
 
 
 def is_running(folder: Path) -> bool:

@@ -37,7 +37,7 @@ def placement(config: Config) -> ray_cluster.Placement:
     return ray_cluster.Placement(
         needs=needs, at_launcher=at_launcher, together=together, spread=cluster.spread_actors,
         num_awaited=_num_awaited(config), wait_seconds=cluster.wait_seconds,
-        ports=(cluster.first_port, cluster.last_port), own_parts=config.own_parts,
+        ports=(cluster.first_port, cluster.last_port), own_words=config.own_words,
         shares_folder=cluster.shared_folder,
     )  # fmt: skip
 

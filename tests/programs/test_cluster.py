@@ -350,12 +350,12 @@ def test_hosts_that_differ_are_compared_by_name():
 
 def test_a_file_that_hosts_share_is_compared_by_what_is_in_it(tmp_path):
     path = tmp_path / "token"
-    before = node_host.facts({}, [path])
+    before = node_host.facts((), [path])
     assert str(path) not in before, "missing"
     path.write_text("1")
-    mine = node_host.facts({}, [path])
+    mine = node_host.facts((), [path])
     path.write_text("2")
-    (line,) = node_host.differences(mine, node_host.facts({}, [path]))
+    (line,) = node_host.differences(mine, node_host.facts((), [path]))
     assert line.startswith(f"{path} is ")
     assert node_host.differences(mine, before) == [f"{path} is missing there and {mine[str(path)]} here"]
 
