@@ -1,5 +1,6 @@
 """What a result was made with: packages, commit, machine."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -7,20 +8,35 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+_COMPARED = ("impala", "configs")
+
 
 def commit() -> str:
     """Returns the commit, with "-dirty" if package or configurations differ from it; "unknown" outside a git clone."""
-    package = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
     try:
-        changed = git("status", "--porcelain", "--", "impala", "configs")
-        return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
+        return _git("rev-parse", "--short=12", "HEAD") + ("-dirty" if _changed() else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def commit_and_edits() -> str:
+    """Returns `commit`, with a hash of the edits if there are any: two clones may differ from it in different ways."""
+    named = commit()
+    try:
+        edits = _changed() + _git("diff", "--no-ext-diff", "HEAD", "--", *_COMPARED)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return f"{named}-{hashlib.sha256(edits.encode()).hexdigest()[:8]}" if named.endswith("-dirty") else named
+
+
+def _changed() -> str:
+    return _git("status", "--porcelain", "--", *_COMPARED)
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True)
+    return done.stdout.strip()
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
