@@ -42,6 +42,7 @@ class Job(NamedTuple):
     prepares: bool  # calls `processes.prepare`, which unblocks signals `local._BLOCKED`; others may not
     incarnation: int | None  # of a node that is started again
     memory: str  # the file that the launcher keeps for `memory.resident_mb`
+    current_folder: str  # of the launcher; where it is on this host too, nodes find the user's modules in it
 
 
 class Status(NamedTuple):
@@ -59,7 +60,7 @@ class NodeHost:
 
     def __init__(self):
         _sweep()
-        self._scratch = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
         self._listener, self._process, self._ports = beats.Listener(), None, ports.Holder()
         self._name, self._read, self._failure = "", 0, None
 
@@ -107,10 +108,12 @@ class NodeHost:
         environment |= {DEVICE_VARIABLE: "0"} if job.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
         self._listener.begin_anew(job.name)
+        is_here = os.path.isdir(job.current_folder) and os.access(job.current_folder, os.X_OK)
+        folder = job.current_folder if is_here else None
         blocked = local.signals_blocked() if job.prepares else contextlib.nullcontext()
         with blocked, log.open("ab") as output:
             self._process = subprocess.Popen(
-                commands.argv(data, job.task), env=os.environ | environment, stdout=output, stderr=output,
+                commands.argv(data, job.task), env=os.environ | environment, cwd=folder, stdout=output, stderr=output,
                 preexec_fn=None if job.prepares else processes.end_with_parent,
             )  # fmt: skip
 
@@ -144,10 +147,17 @@ class NodeHost:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
+def _prefix() -> str:
+    """Returns how names of folders begin that belong to the processes that are seen here; hosts may share a TMPDIR."""
+    where = machine() + os.readlink("/proc/self/ns/pid")
+    return f"{PREFIX}{hashlib.sha256(where.encode()).hexdigest()[:8]}-"
+
+
 def _sweep() -> None:
     """Removes what killed hosts of this user left behind."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+    prefix = _prefix()
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        pid = folder.name.removeprefix(prefix).partition("-")[0]
         with contextlib.suppress(OSError):
             if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and folder.stat().st_uid == os.getuid():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -155,7 +165,7 @@ def _sweep() -> None:
 
 def facts(own_words: Sequence[tuple[str, str]], files: Sequence[Path] = ()) -> dict[str, str]:
     """Returns what must be the same on every host: packages, commit, the user's modules, (key, word), and `files`."""
-    found = {"python": platform.python_version(), "commit": provenance.commit()}
+    found = {"python": platform.python_version(), "commit": provenance.commit_and_edits()}
     found |= provenance.versions((*PACKAGES, "ray"))
     for path in files:
         with contextlib.suppress(OSError):  # it is missing

@@ -199,6 +199,9 @@ class Nodes:
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
         self._facts = node_host.facts(*self._compared)
+        self._current_folder = ""
+        with contextlib.suppress(OSError):  # it was removed
+            self._current_folder = os.getcwd()
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._due: dict[str, float] = {}
@@ -291,7 +294,7 @@ class Nodes:
         role = self.roles.of(name)
         job = node_host.Job(
             name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu, role.tells,
-            self._incarnations.get(name), str(self._memory),
+            self._incarnations.get(name), str(self._memory), self._current_folder,
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now

@@ -1,38 +1,115 @@
 """A node's process as a host of a cluster runs it."""
 
+import os
+import subprocess
+import tempfile
 import time
 
 from impala import config as config_lib
+from impala import provenance
 from impala.launching import addresses, commands, node_host, stopping
 from impala.launching.shared_memory import machine
 from impala.nodes import placing
-from tests.programs.running import wait_for
+from tests.programs.running import ROOT, wait_for
 
 
 def talk():
     print("words " * 500_000, end="the last one", flush=True)
 
 
-def test_what_a_node_wrote_arrives_whole_before_its_end_is_told(tmp_path):
+def answers_of(function, folder, current_folder, first_asked=0.0):
+    """Lets a host run a function as a node; returns what it answered until the node had ended."""
     import launchpad as lp
 
     program = lp.Program("talks")
-    program.add_node(lp.PyNode(talk), label="talker")
-    (command,) = commands.of(program, tmp_path, stopper=stopping.stop, bind=addresses.LookedUp)
+    program.add_node(lp.PyNode(function), label="talker")
+    (command,) = commands.of(program, folder, stopper=stopping.stop, bind=addresses.LookedUp)
     host, answers = node_host.NodeHost(), []
     job = node_host.Job(
         command.name, command.task, "a token", {}, 0.0, machine(), sees_gpu=False, prepares=False, incarnation=None,
-        memory="",
+        memory="", current_folder=str(current_folder),
     )  # fmt: skip
     host.start(job, command.data.read_bytes())
     try:
-        time.sleep(5)  # it may end before it is first asked
+        time.sleep(first_asked)
         wait_for(lambda: answers.append(host.status()) or answers[-1].exit_status is not None, 60, "it ended")
     finally:
         host.end()
-    log = b"".join(answer.log for answer in answers).decode()
+    return answers
+
+
+def log_of(answers):
+    return b"".join(answer.log for answer in answers).decode()
+
+
+def test_what_a_node_wrote_arrives_whole_before_its_end_is_told(tmp_path):
+    answers = answers_of(talk, tmp_path, ROOT, first_asked=5.0)  # it has ended by then
+    log = log_of(answers)
     assert answers[-1].exit_status == 0 and len(answers) >= 4 and log.count("words") == 500_000
     assert log.endswith("the last one")
+
+
+def test_a_node_finds_the_users_modules_in_the_launchers_current_folder(tmp_path):
+    (tmp_path / "words_of_one.py").write_text("SAID = 'found'")
+
+    def tell():  # within a function, so that it travels by value
+        import words_of_one
+
+        print(words_of_one.SAID)
+
+    answers = answers_of(tell, tmp_path, tmp_path)
+    assert answers[-1].exit_status == 0 and log_of(answers) == "found\n"
+
+
+def test_a_node_starts_where_that_folder_is_missing(tmp_path):
+    def tell():
+        import os
+
+        print(os.getcwd())
+
+    answers = answers_of(tell, tmp_path, tmp_path / "elsewhere")
+    assert answers[-1].exit_status == 0 and log_of(answers) == f"{os.getcwd()}\n"
+
+
+def test_what_other_hosts_wrote_into_a_shared_folder_is_left_alone(tmp_path, monkeypatch):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours = node_host.NodeHost()._scratch
+    left = ours.with_name(ours.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-"))
+    with monkeypatch.context() as there:
+        there.setattr(node_host, "machine", lambda: "another")
+        of_others = node_host.NodeHost()._scratch
+    dead_there = of_others.with_name(of_others.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-"))
+    left.mkdir()
+    of_others.rename(dead_there)
+    of_others.mkdir()
+    node_host._sweep()
+    assert {*tmp_path.iterdir()} == {ours, of_others, dead_there}, "no process here has that number"
+
+
+def test_different_edits_of_one_commit_are_told_apart(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=One", "-c", "user.email=one@localhost"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True)
+
+    (tmp_path / "impala").mkdir()
+    module = tmp_path / "impala/provenance.py"
+    module.write_text("a = 1\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    monkeypatch.setattr(provenance, "__file__", str(module))
+    clean = provenance.commit_and_edits()
+    assert clean == provenance.commit() and len(clean) == 12
+    edited = []
+    for text in (b"a = 2\n", b"a = 3 # \xff\n", b"a = 2\n"):
+        module.write_bytes(text)
+        edited.append(provenance.commit_and_edits())
+        assert provenance.commit() == f"{clean}-dirty", "what is recorded stays as it was"
+    assert edited[0] == edited[2] != edited[1] and all(found.startswith(f"{clean}-dirty-") for found in edited)
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path.parent / "impala/provenance.py"))
+    assert provenance.commit_and_edits() == "unknown"
 
 
 def test_the_users_modules_are_compared_environments_among_them(tmp_path, monkeypatch):
