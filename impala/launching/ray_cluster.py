@@ -9,6 +9,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,7 +28,9 @@ from impala.launching.shared_memory import machine
 
 _POLL_SECONDS, _CALM_SECONDS = 0.25, 2.0  # between two questions to a node: usually, and while all run well
 _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
-_QUESTIONS_PER_SECOND = 50  # at most, to all nodes: each costs Ray milliseconds on either side
+# Each question costs Ray milliseconds on either side. So many nodes are asked in a second, or more where there are more
+# than 83 nodes: none may be left alone for so long that it counts as frozen.
+_QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
@@ -162,6 +165,7 @@ class _Hosted:
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
         self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
+        self.cannot_be = False  # its host cannot even make the actor: this package is missing there
         self.question = None  # a call of `status` without an answer yet
         self.exit_status: int | None = None
         self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
@@ -205,7 +209,8 @@ class Nodes:
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._due: dict[str, float] = {}
-        self._incarnations: dict[str, int] = {}
+        self._incarnations: dict[str, int | None] = {}  # of each node that was started; None: its launch's
+        self._new_incarnation, self._has_begun = lambda name: None, False
         self._hosted: dict[str, _Hosted] = {}
         try:
             for name in self._commands:
@@ -250,6 +255,7 @@ class Nodes:
         while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
             if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
+                self._refuse_hosts()
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
@@ -265,6 +271,14 @@ class Nodes:
         for name in self._commands:
             if name in standing:
                 self._start(name)
+        self._has_begun = True
+
+    def _refuse_hosts(self) -> None:
+        """Raises ConfigError if there are hosts that cannot hold nodes at all."""
+        unfit = {name: hosted for name, hosted in self._hosted.items() if hosted.cannot_be}
+        lines = [f"{name} {hosted.status.node.facts['last_words']}" for name, hosted in unfit.items()]
+        if lines:
+            raise ConfigError([f"{line}; expected the same packages on every host" for line in lines[:5]])
 
     def _standing(self) -> set[str]:
         """Returns the names of the nodes whose actors have found a place and not been lost since."""
@@ -275,9 +289,21 @@ class Nodes:
                 self._hosted[waiting[reference]].place = self._ray.get(reference)
             except self._ray.exceptions.ActorUnavailableError:
                 continue
-            except self._ray.exceptions.RayError as error:  # its host can never have room for it, or is gone already
-                self._lose(waiting[reference], EXIT_TRY_AGAIN, _line(error))
+            except self._ray.exceptions.RayError as error:
+                self._lose_unplaced(waiting[reference], error)
         return {name for name, hosted in self._hosted.items() if hosted.place and not hosted.is_over}
+
+    def _lose_unplaced(self, name: str, error: Exception) -> None:
+        """Loses a node whose host cannot make it, can never have room for it, or is gone already."""
+        hosted = self._hosted[name]
+        hosted.cannot_be = getattr(error, "actor_init_failed", False)
+        if not hosted.cannot_be:
+            return self._lose(name, EXIT_TRY_AGAIN, _line(error))
+        address = re.search(r"\bip=([\w.:]+)", str(error))  # its last line is the error's own
+        words = f"on {address[1] if address else 'a host'}: {str(error).strip().splitlines()[-1][:200]}"
+        self._lose(name, EXIT_TRY_AGAIN, words, says=[f"{name} {words}"])
+        if self._has_begun:
+            self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
 
     def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
         """Refuses a host on which something else is installed."""
@@ -292,9 +318,10 @@ class Nodes:
     def _start(self, name: str) -> None:
         hosted, command, now = self._hosted[name], self._commands[name], time.monotonic()
         role = self.roles.of(name)
+        self._incarnations[name] = self._new_incarnation(name) if name in self._incarnations else None
         job = node_host.Job(
             name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu, role.tells,
-            self._incarnations.get(name), str(self._memory), self._current_folder,
+            self._incarnations[name], str(self._memory), self._current_folder,
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now
@@ -306,7 +333,11 @@ class Nodes:
         def wanted_and_free(names: Sequence[str]) -> list[tuple[str, float, float]]:
             needs = [self._placement.needs(name) for name in names]
             cpus, gpus = sum(need.cpus for need in needs), sum(need.gpus for need in needs)
-            return [("CPUs", cpus, free.get("CPU", 0)), ("GPUs", gpus, free.get("GPU", 0))]
+            memory_gb = sum(need.memory_gb for need in needs)
+            return [
+                ("CPUs", cpus, free.get("CPU", 0)), ("GPUs", gpus, free.get("GPU", 0)),
+                ("GB of memory", memory_gb, round(free.get("memory", 0) / 1e9, 1)),
+            ]  # fmt: skip
 
         missing = [names for names in groups if names]
         short = [names for names in missing if any(wanted > there for _, wanted, there in wanted_and_free(names))]
@@ -453,11 +484,11 @@ class Nodes:
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
-        """Places the nodes that are due, wherever there is room; each gets an incarnation of its own."""
+        """Places the nodes that are due, wherever there is room; each that starts gets an incarnation of its own."""
+        self._new_incarnation = new_incarnation
         due = [name for name, at in self._due.items() if time.monotonic() >= at]
         self._dismiss([self._hosted[name] for name in due])  # together: a lost host costs the wait once
         for name in due:
-            self._incarnations[name] = new_incarnation(name)
             self._hosted[name] = self._place(name)
             del self._due[name]
 

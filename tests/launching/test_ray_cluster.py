@@ -2,13 +2,15 @@
 
 import contextlib
 import socket
+import sys
 import threading
 import time
+import types
 
 import pytest
 
 from impala.config import ConfigError
-from impala.launching import ray_cluster
+from impala.launching import beats, commands, node_host, ray_cluster, roles
 from tests.programs.running import CATCH, end_of, press_ctrl_c, start
 
 
@@ -51,3 +53,138 @@ def test_ctrl_c_ends_the_wait_for_an_answer(stranger, tmp_path):
     press_ctrl_c(process)
     assert end_of(process) == "interrupted before training began\n" and process.returncode == 130 and time.monotonic() - began < 10
     assert not (tmp_path / "run").exists() and callers
+
+
+# --- placing
+
+
+class Answer:
+    """What a call of an actor returns; None: it is awaited for ever."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Actor:
+    def __init__(self, ray):
+        self._ray = ray
+
+    def __getattr__(self, method):
+        return types.SimpleNamespace(remote=lambda *arguments: Answer(self._ray.answer(method, arguments)))
+
+
+class FakeRay:
+    """As much of Ray as places actors, and answers at once.
+
+    `described` is what the next actor says of its host, `exit_status` what all say of their process; `jobs` is filled.
+    """
+
+    def __init__(self, described, free):
+        import ray
+        import ray.util.scheduling_strategies  # imported from there by `ray_cluster`, past this object
+
+        self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
+        self.available_resources, self.is_initialized = lambda: free, lambda: True
+
+    def remote(self, _):
+        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda: Actor(self)))
+
+    def answer(self, method, arguments):
+        if method == "start":
+            self.jobs.append(arguments[0])
+        beat = beats.Node(0.0, False, "running", 0.0, {})
+        status = node_host.Status(self.exit_status, beat, True, False, b"")
+        return {"describe": self.described, "status": status}.get(method, "done")
+
+    def wait(self, answers, **_):
+        return [answer for answer in answers if answer.value is not None], []
+
+    def get(self, answer, timeout=None):
+        if answer == []:
+            return []
+        if isinstance(answer.value, Exception):
+            raise answer.value
+        return answer.value
+
+    def put(self, data):
+        return data
+
+    def kill(self, _):
+        pass
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    """Places one actor by a Ray that is made up; returns both."""
+
+    def launch(described, free=(), **placement):
+        fake = FakeRay(described, dict(free))
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        (tmp_path / "logs/scratch").mkdir(parents=True)
+        (tmp_path / "job.pkl").write_bytes(b"")
+        starts = [commands.Command("actor/0", tmp_path / "job.pkl", 0, ())]
+        placed = ray_cluster.Placement(wait_seconds=0.3, **placement)
+        kinds = roles.Roles([roles.ACTOR])
+        return fake, ray_cluster.Nodes(starts, kinds, tmp_path, placed, "a token", should_stop=lambda: False)
+
+    return launch
+
+
+def look(nodes):
+    nodes._polled = 0.0  # at once
+    return nodes.ended()
+
+
+HERE = ("here", node_host.facts(()), "1")
+THERE = ("there", HERE[1] | {"numpy": "9.9"}, "2")
+# As Ray says it: the traceback on the host is within.
+CANNOT_BE = """The actor died because of an error raised in its creation task, ray::_Host.__init__() (pid=7, ip=10.0.0.7, repr=x)
+RuntimeError: The actor with name _Host failed to import on the worker.
+  File "x.py", line 1
+ModuleNotFoundError: No module named 'impala'"""
+
+
+def test_a_node_that_is_refused_again_and_again_takes_a_new_incarnation_only_when_it_starts(launched, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_REFUSED_SECONDS", 0.0)
+    fake, nodes = launched(HERE)
+    fake.exit_status = 1
+    assert look(nodes) == {"actor/0": 1}
+    given = []
+    nodes.start_again("actor/0", 0.0)
+    for described in (THERE, THERE, unfit(), THERE, HERE):
+        fake.described, fake.exit_status = described, None
+        nodes.start_due(lambda name: given.append(name) or 6 + len(given))
+        assert look(nodes) == {}
+    assert [job.incarnation for job in fake.jobs] == [None, 7] and given == ["actor/0"]
+    assert nodes.left() == ["actor/0"]
+
+
+def test_memory_that_is_missing_is_said(launched):
+    needs = ray_cluster.Needs(cpus=1.0, memory_gb=500.0)
+    with pytest.raises(ray_cluster.NoRoom) as refusal:
+        launched(None, free={"CPU": 64.0, "memory": 47.19e9}, needs=lambda _: needs)
+    (line,) = refusal.value.lines
+    assert "1 CPUs, of which 64 are free and 500 GB of memory, of which 47.2 are free; expected a larger" in line, line
+
+
+def unfit():
+    from ray import exceptions
+
+    return exceptions.RayActorError(error_msg=CANNOT_BE, actor_init_failed=True)
+
+
+def test_a_host_that_cannot_make_a_node_is_refused_with_its_own_words(launched):
+    with pytest.raises(ConfigError) as refusal:
+        launched(unfit())
+    assert refusal.value.status == 2
+    assert refusal.value.lines == [
+        "actor/0 on 10.0.0.7: ModuleNotFoundError: No module named 'impala'; expected the same packages on every host"
+    ]
+
+
+def test_a_host_that_is_lost_meanwhile_may_be_back(launched):
+    import ray
+
+    with pytest.raises(ray_cluster.NoRoom) as refusal:
+        launched(ray.exceptions.RayActorError(error_msg="The node died."))
+    assert refusal.value.status == 75 and "(The node died.)" in refusal.value.lines[0]
