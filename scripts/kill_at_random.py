@@ -6,6 +6,7 @@ became of the node.
 """
 
 import argparse
+import contextlib
 import csv
 import random
 import re
@@ -31,10 +32,13 @@ def main() -> int:
         time.sleep(options.every)
         nodes = nodes_of(options.run)
         if not nodes:
-            print(f"{options.run}: no node runs", file=sys.stderr)
+            print(f"{options.run}: no node runs; expected the folder of a run that trains here", file=sys.stderr)
             return 1
         node, how = chance.choice(sorted(nodes)), chance.choice(sorted(HOW))
-        nodes[node].send_signal(HOW[how])
+        try:
+            nodes[node].send_signal(HOW[how])
+        except psutil.NoSuchProcess:  # it ended by itself just now
+            continue
         keep(options.run / "kills.csv", time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), node=node, how=how)
         print(f"{how} {node}", flush=True)
     return 0
@@ -42,8 +46,14 @@ def main() -> int:
 
 def nodes_of(run: Path) -> dict[str, psutil.Process]:
     """Returns the processes of a run's nodes by name, found as children of the process that holds the run's lock."""
-    launcher = psutil.Process(int(re.search(r"process (\d+)", (run / "lock").read_text())[1]))
-    return {child.name(): child for child in launcher.children() if re.fullmatch(r"[a-z]+/\d+", child.name())}
+    nodes = {}
+    with contextlib.suppress(OSError, psutil.NoSuchProcess):  # it is no run, or has ended
+        holder = re.search(r"process (\d+)", (run / "lock").read_text())
+        for child in psutil.Process(int(holder[1])).children() if holder else ():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it is gone
+                if re.fullmatch(r"[a-z]+/\d+", child.name()):
+                    nodes[child.name()] = child
+    return nodes
 
 
 def keep(path: Path, **row) -> None:
