@@ -121,16 +121,24 @@ def test_nonsense_is_not_heard(listener, message):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_is_not_heard(listener):
+def test_another_user_is_not_heard(listener, monkeypatch):
+    arrived, is_of_this_user = [], beats._is_of_this_user
+
+    def decide(ancillary):
+        arrived.append(is_of_this_user(ancillary))
+        return arrived[-1]
+
+    monkeypatch.setattr(beats, "_is_of_this_user", decide)
     pid = os.fork()
     if pid == 0:
         os.setuid(65534)
         beats.Pulse("actor/9", threading.Event()).send()
         os._exit(0)
     os.waitpid(pid, 0)
+    wait_for(lambda: arrived)
     beats.Pulse("actor/1", threading.Event()).send()
     wait_for(lambda: listener.has_heard("actor/1"))
-    assert not listener.has_heard("actor/9")
+    assert arrived == [False, True] and not listener.has_heard("actor/9")
 
 
 def test_a_listener_that_is_closed_hears_what_is_under_way_and_keeps_no_thread_or_descriptor(monkeypatch):

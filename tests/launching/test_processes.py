@@ -120,9 +120,14 @@ def test_a_node_that_does_not_stop_in_time_ends_itself():
     assert "did not stop within 1 s" in errors and "Thread" in errors  # and says where it was
 
 
-@pytest.mark.parametrize("role, loop", [("ACTOR", "import ctypes; ctypes.PyDLL(None).sleep(60)"), ("LEARNER", RUN)])
-def test_a_node_ends_with_its_launcher(role, loop):
-    """An actor at once, even where its environment keeps the interpreter; a learner in order."""
+SAVE = "processes.begin(stop); stop.wait(); open(os.environ['SAVED'], 'w').close(); processes.finish(0)"
+
+
+@pytest.mark.parametrize("role, loop, is_saved", [
+    ("ACTOR", "import ctypes; ctypes.PyDLL(None).sleep(60)", False), ("LEARNER", SAVE, True),
+])  # fmt: skip
+def test_a_node_ends_with_its_launcher(tmp_path, role, loop, is_saved):
+    """An actor at once, even where its environment keeps the interpreter; a learner in order: it saves what it has."""
     code = f"""
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", {NODE.format(loop=loop, role=role)!r}], stdout=subprocess.PIPE, text=True)
@@ -131,7 +136,7 @@ time.sleep(0.5)
 print(child.pid, flush=True)
 time.sleep(60)
 """
-    launcher = run_node(code)
+    launcher = run_node(code, SAVED=str(tmp_path / "saved"))
     pid = int(launcher.stdout.readline())
     launcher.kill()
     deadline = time.monotonic() + 10
@@ -139,6 +144,7 @@ time.sleep(60)
         assert time.monotonic() < deadline, "it outlives its launcher"
         time.sleep(0.05)
     launcher.communicate()
+    assert (tmp_path / "saved").exists() == is_saved
 
 
 def test_an_exception_ends_a_node_at_once_past_its_threads():

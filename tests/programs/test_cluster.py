@@ -52,12 +52,14 @@ def cluster():
 
 
 def nodes(cluster) -> dict[str, psutil.Process]:
-    """Returns the processes of nodes on the cluster's hosts, by name."""
+    """Returns the processes of nodes on the cluster's hosts, by name; none may run twice."""
     found = {}
     for process in psutil.process_iter():
         try:
             if f"/{node_host.PREFIX}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found[process.name()] = process
+                other = found.setdefault(process.name(), process)  # before a process has its name, many are alike
+                is_child = process.ppid() == other.pid  # that has yet to run a program of its own
+                assert other is process or is_child or "/" not in other.name(), f"{process} and {other}"
         except psutil.NoSuchProcess:
             pass
     return found
