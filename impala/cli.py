@@ -244,7 +244,7 @@ def _add_cluster(add) -> None:
     one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
     one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
     one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
-    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
+    one.add_argument("--config", metavar="FILE", help="slurm: a configuration of your own, instead of a WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
     one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
     one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
@@ -386,7 +386,7 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         named = "nothing" if options.config is None else f"{options.shipped} and {options.config}"
         raise config_lib.ConfigError([
             f"impala cluster {options.where}: {named} named; expected one shipped configuration, like impala cluster "
-            f"{options.where} pong (impala train --list names them), or --config FILE"
+            f"{options.where} pong (impala train --list names them), or with slurm --config FILE"
         ])  # fmt: skip
     if options.where == "kubernetes" and options.config:
         raise config_lib.ConfigError([

@@ -165,7 +165,7 @@ class _Hosted:
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
         self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
-        self.cannot_be = False  # its host cannot even make the actor: this package is missing there
+        self.cannot_be = False  # its host cannot even make the actor: perhaps this package is missing there
         self.question = None  # a call of `status` without an answer yet
         self.exit_status: int | None = None
         self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
@@ -274,11 +274,11 @@ class Nodes:
         self._has_begun = True
 
     def _refuse_hosts(self) -> None:
-        """Raises ConfigError if there are hosts that cannot hold nodes at all."""
-        unfit = {name: hosted for name, hosted in self._hosted.items() if hosted.cannot_be}
-        lines = [f"{name} {hosted.status.node.facts['last_words']}" for name, hosted in unfit.items()]
-        if lines:
-            raise ConfigError([f"{line}; expected the same packages on every host" for line in lines[:5]])
+        """Raises ConfigError if a host cannot make nodes at all."""
+        for name, hosted in self._hosted.items():
+            if hosted.cannot_be:
+                words = hosted.status.node.facts["last_words"]
+                raise ConfigError([f"{name} {words}; expected the same packages on every host"])
 
     def _standing(self) -> set[str]:
         """Returns the names of the nodes whose actors have found a place and not been lost since."""
