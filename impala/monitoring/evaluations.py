@@ -16,11 +16,24 @@ COLUMNS = (
 )  # fmt: skip
 
 
+_FEW = (12.706, 4.303, 3.182, 2.776)  # Student's t of 1 to 4 degrees of freedom that 97.5 % are below
+
+
 def interval(scores: list[float]) -> tuple[float, float]:
-    """Returns mean and half the width of its 95 % interval (normal approximation)."""
-    mean = float(np.mean(scores))
-    half = 1.96 * float(np.std(scores, ddof=1)) / len(scores) ** 0.5 if len(scores) > 1 else float("nan")
-    return mean, half
+    """Returns mean and half the width of its 95 % interval (Student's t)."""
+    mean, freedom = float(np.mean(scores)), len(scores) - 1
+    if freedom < 1:
+        return mean, float("nan")
+    return mean, _student(freedom) * float(np.std(scores, ddof=1)) / len(scores) ** 0.5
+
+
+def _student(freedom: int) -> float:
+    """Returns what 97.5 % of Student's t are below, to 0.2 %; as scipy is not installed everywhere."""
+    if freedom <= len(_FEW):
+        return _FEW[freedom - 1]
+    z = 1.959964  # and the first terms of the expansion in 1 / freedom (Abramowitz & Stegun 1964, 26.7.5)
+    terms = z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return sum(term / freedom**k for k, term in enumerate(terms))
 
 
 def row_of(environment: str, scores: list[float], *, updates: int, frames: int, greedy: bool) -> dict:
@@ -31,6 +44,14 @@ def row_of(environment: str, scores: list[float], *, updates: int, frames: int, 
         episodes=len(scores), greedy=greedy, mean=mean, half_interval_95=half,
         human_normalised=human_normalised(environment, mean), scores=json.dumps(scores),
     )  # fmt: skip
+
+
+def num_rows(folder: Path) -> int:
+    """Returns how many rows evaluations.csv holds; 0 if it cannot be read."""
+    try:
+        return len(read_csv(folder / "evaluations.csv"))
+    except OSError:
+        return 0
 
 
 def append(folder: Path, row: dict) -> None:

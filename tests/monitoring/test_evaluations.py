@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from impala.monitoring import evaluations
 from impala.monitoring.logs import read_csv
@@ -19,8 +21,24 @@ def test_rows_follow_one_another(tmp_path):
     add(tmp_path, [5.0], updates=8)
     first, second = read_csv(tmp_path / "evaluations.csv")
     assert (first["updates"], first["mean"], json.loads(first["scores"])) == ("7", "2.0", [1.0, 3.0])
-    assert float(first["half_interval_95"]) == pytest.approx(1.96) and second["half_interval_95"] == "nan"
+    assert float(first["half_interval_95"]) == pytest.approx(12.706) and second["half_interval_95"] == "nan"
     assert float(first["human_normalised"]) == pytest.approx((2.0 + 20.7) / (14.6 + 20.7))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 10, 30, 1000])
+def test_the_interval_is_students_however_few_the_scores(n):
+    scores = np.random.default_rng(n).normal(3.0, 2.0, n)
+    mean, half = evaluations.interval(scores.tolist())
+    assert mean == pytest.approx(scores.mean()) and half == pytest.approx(stats.t.ppf(0.975, n - 1) * stats.sem(scores), rel=2e-3)
+
+
+def test_rows_are_counted(tmp_path):
+    assert evaluations.num_rows(tmp_path) == 0
+    add(tmp_path), add(tmp_path)
+    assert evaluations.num_rows(tmp_path) == 2
+    (tmp_path / "evaluations.csv").unlink()
+    (tmp_path / "evaluations.csv").mkdir()
+    assert evaluations.num_rows(tmp_path) == 0
 
 
 def test_a_file_with_older_columns_gets_todays(tmp_path):
