@@ -45,7 +45,8 @@ def make(
         return minatar.MinAtar(name.removeprefix("minatar:"), num_environments=num_environments)
     if name in OWN:
         module = importlib.import_module(f"impala.environments.{name}")
-        return getattr(module, OWN[name])(num_environments=num_environments)
+        part = getattr(module, OWN[name])  # some draw their observation, and need nothing for it
+        return own.call(part, num_environments=num_environments, with_picture=with_picture)
     from impala.environments import gymnasium_environment
 
     if own.is_own(name) and (part := _own_part(name)):

@@ -14,9 +14,9 @@ _SEEN = [0, 2]  # of position, velocity, angle and angular velocity
 class StatelessCartPole:
     """`num_environments` carts."""
 
-    def __init__(self, *, num_environments: int):
+    def __init__(self, *, num_environments: int, with_picture: bool = False):
         self.num_environments = num_environments
-        self._environment = Gymnasium("CartPole-v1", num_environments=num_environments)
+        self._environment = Gymnasium("CartPole-v1", num_environments=num_environments, with_picture=with_picture)
         self.spec = self._environment.spec._replace(
             name="stateless_cartpole", observation=ArraySpec((len(_SEEN),), np.float32)
         )  # fmt: skip
@@ -29,7 +29,7 @@ class StatelessCartPole:
         return _seen(self._environment.receive())
 
     def picture(self) -> np.ndarray:
-        """Returns the first environment as RGB [H, W, 3]."""
+        """Returns the first environment as RGB [H, W, 3]; for those made `with_picture`."""
         return self._environment.picture()
 
 
