@@ -56,7 +56,10 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster that this host belongs to, or auto")
     one.add_argument("--profile", action="store_true", help="writes a TensorFlow profile of a hundred updates")
 
-    one = add(evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]")
+    one = add(
+        evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]",
+        epilog="Each evaluation plays other episodes: its seed follows from how many rows evaluations.csv has.",
+    )  # fmt: skip
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--episodes", metavar="N", type=_positive, default=30, help="of each task; 30 if not given")
     one.add_argument("--greedy", action="store_true", help="the likeliest action instead of a sampled one")

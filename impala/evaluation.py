@@ -32,13 +32,16 @@ def evaluate(
 ) -> list[dict]:
     """Plays the newest weights, or the best by evaluation, in every task of the run.
 
-    Appends a row for each to evaluations.csv and returns them. A file that cannot be written costs the row there.
+    Appends a row for each to evaluations.csv and returns them. A file that cannot be written costs the row there. By
+    default each evaluation plays episodes of its own: the seed follows from how many rows the file holds already.
     """
     from impala.nodes.playing import evaluation_seed, play
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)
-    seed = evaluation_seed(config) if seed is None else seed
+    if seed is None:  # other episodes than those whose scores the file holds
+        num_rows = evaluations.num_rows(folder)
+        seed = evaluation_seed(config, num_rows) if num_rows else evaluation_seed(config)
     rows = []
     for task, name in enumerate(config.environment.tasks):
         played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
