@@ -1,7 +1,11 @@
 """`impala evaluate RUN`: plays the newest weights of a run with its training wrappers."""
 
+import contextlib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from impala import config as config_lib
 from impala.monitoring import evaluations, scores
@@ -54,39 +58,55 @@ def evaluate(
     return rows
 
 
+def require_film_makers() -> None:
+    """Raises ConfigError if a package that films is missing."""
+    try:
+        import imageio  # noqa: F401
+        import imageio_ffmpeg  # noqa: F401, or imageio fails later and says less
+    except ImportError as error:
+        raise config_lib.ConfigError([f"--video: needs {error.name}; pip install 'impala[video]'"]) from None
+
+
 def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None = None) -> list[tuple[Path, float]]:
     """Films an episode of every task of the run into `folder`/videos; returns the files and the scores.
 
     Raises:
-      ConfigError: the packages that film are missing, or an environment cannot draw itself here.
+      ConfigError: the packages that film are missing, an environment cannot draw itself here, or a file cannot be
+        written.
     """
-    try:
-        import imageio
-        import imageio_ffmpeg  # noqa: F401, or imageio fails later and says less
-    except ImportError as error:
-        raise config_lib.ConfigError([f"--video: needs {error.name}; pip install 'impala[video]'"]) from None
-    import numpy as np
-
+    require_film_makers()
     from impala.nodes.playing import evaluation_seed, watch
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)
     seed, films = evaluation_seed(config) if seed is None else seed, []
-    (folder / "videos").mkdir(exist_ok=True)
     for task, name in enumerate(config.environment.tasks):
         path = folder / "videos" / f"{name.replace(':', '_').replace('/', '_')}_{state['updates']:010d}.mp4"
-        temporary = path.with_suffix(".new.mp4")
-        try:
-            with imageio.get_writer(temporary, fps=_FRAMES_PER_SECOND, macro_block_size=2) as film:
-                for picture, score in watch(network, config, greedy=greedy, seed=seed, task=task):  # noqa: B007
-                    size = 2 * max(1, _PICTURE_PIXELS // 2 // max(picture.shape[:2]))
-                    film.append_data(np.kron(picture, np.ones((size, size, 1), np.uint8)))
-        except RuntimeError as error:
-            temporary.unlink(missing_ok=True)
-            raise config_lib.ConfigError([f"--video: {name} does not draw itself here: {error}"]) from None
-        temporary.replace(path)
-        films.append((path, score))
+        films.append((path, _film(path, watch(network, config, greedy=greedy, seed=seed, task=task))))
     return films
+
+
+def _film(path: Path, watched: Iterable[tuple[np.ndarray, float]]) -> float:
+    """Writes the pictures of `nodes.playing.watch` into a file, whole or not at all; returns the last score."""
+    import imageio
+
+    temporary = path.with_suffix(".new.mp4")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        film = imageio.get_writer(temporary, fps=_FRAMES_PER_SECOND, macro_block_size=2)
+        with contextlib.closing(film):  # as its own `with` leaves ffmpeg running after an exception
+            for picture, score in watched:  # noqa: B007
+                size = 2 * max(1, _PICTURE_PIXELS // 2 // max(picture.shape[:2]))
+                film.append_data(np.kron(picture, np.ones((size, size, 1), np.uint8)))
+        imageio.get_reader(temporary).close()  # fails if ffmpeg ended early, e.g. of a full disk, which nobody says
+        temporary.replace(path)
+        return score
+    except OSError as error:
+        what = error.strerror or str(error).partition("\n")[0]
+        raise config_lib.ConfigError([f"--video: {path}: {what}; expected a folder with room for a film"]) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def require_run(folder: Path) -> None:
@@ -104,13 +124,19 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
 
     try:
         if video:
+            require_film_makers()
+        rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
+        _print(rows, folder, num_episodes, "greedy" if greedy else "sampled")
+        if video:  # last: an environment that does not draw itself costs no scores
             for path, score in record(folder, greedy=greedy, best=best):
                 print(f"{path}: an episode of score {score:g}")
-        rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
     except checkpoints.Unusable as error:
         print(error, file=sys.stderr)
         return 1
-    how = "greedy" if greedy else "sampled"
+    return 0
+
+
+def _print(rows: list[dict], folder: Path, num_episodes: int, how: str) -> None:
     for row in rows:
         task = f"{row['environment']}: " if len(rows) > 1 else ""
         score = f"{row['mean']:.2f} (one {how} episode)"
@@ -120,7 +146,7 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
         print(f"{task}{score}, weights of update {row['updates']} · {folder / 'evaluations.csv'}")
     normalised = {row["environment"]: row["human_normalised"] for row in rows}
     if None in normalised.values():
-        return 0
+        return
     if len(rows) == 1:
         print(f"{100 * rows[0]['human_normalised']:.0f} % human-normalised ({scores.TABLE})")
     else:
@@ -130,4 +156,3 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
             f"{100 * summary['interquartile_mean']:.0f} %, mean capped at 100 % {100 * summary['capped_mean']:.0f} % "
             f"({scores.TABLE})"
         )
-    return 0

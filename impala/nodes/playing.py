@@ -1,11 +1,13 @@
 """Episodes that nobody trains on: an evaluation's scores, and what a person watches."""
 
+import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from impala import agents
-from impala.config import Config
+from impala.config import Config, ConfigError
 from impala.nodes.parts import make_environment
 
 
@@ -35,22 +37,54 @@ def play(
 
 
 def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) -> Iterator[tuple[np.ndarray, float]]:
-    """Plays an episode of a task; yields after every step what a person sees, RGB [H, W, 3], and the score so far."""
-    from impala.acting import policies
+    """Plays an episode of a task; yields after every step what a person sees, RGB [H, W, 3], and the score so far.
 
-    environment = make_environment(config, task=task, with_picture=True)
+    It is cut short where an evaluation's is, too.
+
+    Raises:
+      ConfigError: the environment does not draw itself.
+    """
+    from impala.acting import episodes, policies
+
+    name = config.environment.tasks[task]
+    with _drawing(name):
+        environment = make_environment(config, task=task, with_picture=True)
     policy = policies.make(
         policies.network_outputs(network), environment.spec, 1, seed=seed,
         behaviour=agents.of(config).make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
     try:
         step, score = environment.reset(seed), 0.0
-        yield environment.picture(), score
-        while not step.is_last[0]:
+        yield _picture(environment, name), score
+        for _ in range(episodes.most_steps(environment.spec)):
             policy.observe(step)
             environment.send(policy.decide().action)
             step = environment.receive()
             score += float(step.reward[0])
-            yield environment.picture(), score
+            yield _picture(environment, name), score
+            if step.is_last[0]:
+                break
     finally:
         environment.close()
+
+
+def _picture(environment, name: str) -> np.ndarray:
+    with _drawing(name):
+        picture = np.asarray(environment.picture())
+        if picture.ndim != 3 or picture.shape[2] != 3:
+            raise RuntimeError(f"its picture has shape {picture.shape}")
+    return picture
+
+
+@contextlib.contextmanager
+def _drawing(name: str) -> Iterator[None]:
+    """Turns whatever is raised while an environment draws itself, a user's own perhaps, into a line."""
+    try:
+        with warnings.catch_warnings():  # gymnasium warns of the same in several lines
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        raise ConfigError([
+            f"--video: {name} does not draw itself here ({type(error).__name__}: {error}); expected gymnasium's "
+            "render_mode rgb_array, or a method picture() that returns RGB [H, W, 3]"
+        ]) from None  # fmt: skip
