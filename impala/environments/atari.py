@@ -80,6 +80,7 @@ class Atari:
             frames_per_step=_ACTION_REPEAT,
         )
         self._boundaries = Boundaries(num_environments)
+        self._most_steps = -(-max_episode_frames // _ACTION_REPEAT)
         actions = self._environment.ale.get_action_set()
         self._fires_itself = not how.get("use_fire_reset", True) and Action.FIRE in actions
         self._fire = actions.index(Action.FIRE) if self._fires_itself else None
@@ -87,7 +88,7 @@ class Atari:
 
     def reset(self, seed: int) -> Step:
         observation, info = self._environment.reset(seed=seed)
-        self._lives = info["lives"]
+        self._lives, self._length = info["lives"], np.zeros(self.num_environments, int)
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
         # Whether the last observation was the first of a game; whether FIRE is due, for that or for a new life.
@@ -109,9 +110,13 @@ class Atari:
         self._lives = info["lives"]
         game_over = terminated & ~lost_life
         fired = self._is_beginning
+        # A life lost in the last step hides the truncation: ale-py reports one of the two, and resets all the same.
+        self._length += 1
+        truncated = truncated | (self._length >= self._most_steps)
         step = self._boundaries.step(
             observation[:, 0], reward, game_over, truncated, lost_life=lost_life, is_beginning=fired
         )
+        self._length[step.is_first & ~fired] = 0
         self._is_beginning = step.is_first & ~fired & self._fires_itself
         self._is_to_fire = self._is_beginning | (lost_life & self._fires_after_life)
         return step

@@ -1,4 +1,4 @@
-"""Atari: lives, scores, episode ends and the five protocols, on the emulator itself."""
+"""Atari: lives, scores, episode ends and the six protocols, on the emulator itself."""
 
 import functools
 
@@ -249,6 +249,25 @@ def test_truncation_at_108000_frames_keeps_its_discount(monkeypatch):
     assert (game["discount"] == 1).all()
     np.testing.assert_array_equal(game["is_first"][1:], game["is_last"][:-1])
     assert (game["frame"][game["is_last"]] >= 200).all() and (game["frame"][game["is_last"]] < 240).all()
+
+
+@pytest.mark.parametrize("protocol", ["paper2018", "baselines", "rllib"])
+def test_a_game_whose_last_step_costs_a_life_ends_there(protocol):
+    """The emulator restarts after it; one of these limits meets a lost life, with our FIRE and without."""
+    met = 0
+    for limit in (84, 97):  # the latter reached by 25 steps of four frames
+        environment = Watched("breakout", num_environments=2, protocol=protocol, max_episode_frames=limit)
+        game = play(environment, lambda t: np.full(2, FIRE if t % 8 == 0 else 0), 70, seed=3)
+        environment.close()
+        restarted = game["frame"][1:] < game["frame"][:-1]
+        np.testing.assert_array_equal(game["is_last"][:-1], restarted)
+        fired = np.zeros_like(restarted) if protocol == "paper2018" else np.roll(restarted, 1, axis=0)
+        fired[0] = protocol != "paper2018"
+        np.testing.assert_array_equal(game["is_first"][1:], restarted | fired)
+        lost = lives_lost(game)
+        assert (game["discount"][lost] == 0).all() and (game["discount"][~lost] == 1).all()
+        met += (lost & game["is_last"]).sum()
+    assert met >= 2
 
 
 @pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("baselines", 4), ("machado2018", 18), ("cleanba", 18)])
