@@ -56,10 +56,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster that this host belongs to, or auto")
     one.add_argument("--profile", action="store_true", help="writes a TensorFlow profile of a hundred updates")
 
-    one = add(
-        evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]",
-        epilog="Each evaluation plays other episodes: its seed follows from how many rows evaluations.csv has.",
-    )  # fmt: skip
+    one = add(evaluate, "RUN [--episodes N] [--greedy] [--best] [--video]")
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--episodes", metavar="N", type=_positive, default=30, help="of each task; 30 if not given")
     one.add_argument("--greedy", action="store_true", help="the likeliest action instead of a sampled one")
@@ -295,7 +292,7 @@ def _run_folder(word: str | None, path: str | None) -> Path:
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
-    """plays a run's newest (or best) weights; writes evaluations.csv, films an episode"""
+    """plays a run's newest (or best) weights, other episodes each time; adds to evaluations.csv, films an episode"""
     from impala import evaluation
 
     return evaluation.main(
