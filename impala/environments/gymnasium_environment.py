@@ -1,7 +1,8 @@
-"""Any gymnasium id that observes boxes of numbers or one of n states; discrete, multi-discrete or continuous actions.
+"""Any gymnasium id that observes numbers or one of n states; discrete, multi-discrete or continuous actions.
 
-One of n states, as in gymnasium's toy text environments, becomes a one-hot vector. A dict or tuple of observations is
-flattened into one vector, whose parts `EnvironmentSpec.parts` names; a tuple of discrete actions is multi-discrete.
+One of n states, as in gymnasium's toy text environments, becomes a one-hot vector, several become one for each, joined.
+A dict or tuple of observations is flattened into one vector, whose parts `EnvironmentSpec.parts` names; a tuple of
+discrete actions is multi-discrete.
 """
 
 import functools
@@ -32,9 +33,9 @@ class Gymnasium:
         seen, self._observe, parts = _observations(observation)
         if actions is None or seen is None:
             raise ValueError(
-                f"{name} has observations {observation} and actions {action}; expected a Box or Discrete, or a Dict or "
-                "Tuple of them, and actions of a Discrete, MultiDiscrete or MultiBinary space, a Tuple of those, or a "
-                "Box with one axis"
+                f"{name} has observations {observation} and actions {action}; expected a Box, Discrete, "
+                "MultiDiscrete or MultiBinary, or a Dict or Tuple of them, and actions of a Discrete, MultiDiscrete or "
+                "MultiBinary space, a Tuple of those, or a Box with one axis; none of them empty"
             )
         self.num_environments = num_environments
         self.spec = EnvironmentSpec(name, seen, actions, parts=parts)
@@ -91,13 +92,17 @@ class Gymnasium:
 
 
 def _misfit(space, observation) -> str | None:
-    """Returns how an observation differs in kind from what its space announces, or None; bounds are not checked."""
+    """Returns how an observation differs from what its space announces, or None; bounds of a Box are not checked."""
     if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
         return next(filter(None, (_misfit_of_part(path, leaf, observation) for path, leaf in _leaves(space))), None)
     if isinstance(space, gymnasium.spaces.Discrete):
         is_one = np.size(observation) == 1 and space.contains(np.asarray(observation).reshape(()).item())
         return None if is_one else f"observation is {observation!r}; expected one of {space}"
-    return trials.fault_of_array("observation", observation, space.shape, space.dtype)
+    if found := trials.fault_of_array("observation", observation, space.shape, space.dtype):
+        return found
+    if isinstance(space, gymnasium.spaces.Box) or space.contains(np.asarray(observation, space.dtype)):
+        return None
+    return f"observation is {observation!r}; expected one of {space}"
 
 
 def _misfit_of_part(path: tuple, space, observation) -> str | None:
@@ -120,14 +125,29 @@ def _observations(space) -> tuple[ArraySpec | None, Callable, Parts]:
     spaces = gymnasium.spaces
     match space:
         case spaces.Discrete():
-            one_hot = np.eye(int(space.n), dtype=np.float32)
-            return ArraySpec((int(space.n),), np.float32), lambda observation: one_hot[observation - space.start], ()
+            return _one_hots(np.array([space.n]), space.start)
+        case spaces.MultiDiscrete():
+            return _one_hots(space.nvec.ravel(), space.start.ravel())
+        case spaces.MultiBinary():
+            return ArraySpec(tuple(space.shape), np.float32), lambda observation: observation.astype(np.float32), ()
         case spaces.Box():
             dtype = np.uint8 if space.dtype == np.uint8 else np.float32
             return ArraySpec(tuple(space.shape), dtype), lambda observation: observation.astype(dtype), ()
-        case spaces.Dict() | spaces.Tuple():
+        case spaces.Dict() | spaces.Tuple() if any(_leaves(space)):
             return _composite(space)
     return None, lambda observation: observation, ()
+
+
+def _one_hots(num_states: np.ndarray, start: np.ndarray | int) -> tuple[ArraySpec, Callable, Parts]:
+    """The same for numbers in [start, start + num_states): a one-hot vector for each of them, joined."""
+    size, ones = int(num_states.sum()), np.cumsum(num_states) - num_states - start
+
+    def convert(observation) -> np.ndarray:
+        rows = np.zeros((len(observation), size), np.float32)
+        np.put_along_axis(rows, observation.reshape(len(observation), -1).astype(np.int64) + ones, 1.0, axis=1)
+        return rows
+
+    return ArraySpec((size,), np.float32), convert, ()
 
 
 def _composite(space) -> tuple[ArraySpec | None, Callable, Parts]:
@@ -177,7 +197,7 @@ def _actions(space) -> tuple[Actions | None, Callable]:
             return MultiDiscrete(space.shape[0] * (2,)), lambda action: action.astype(space.dtype)
         case spaces.Box() if len(space.shape) == 1:
             return Continuous(space.shape[0]), functools.partial(_scale, space)
-        case spaces.Tuple():
+        case spaces.Tuple() if space.spaces:
             return _tuple_of_actions(space)
     return None, lambda action: action
 
@@ -202,7 +222,9 @@ def _tuple_of_actions(space) -> tuple[Actions | None, Callable]:
 
 def _scale(space, action: np.ndarray) -> np.ndarray:
     """Clips actions to [−1, 1] and scales them to the bounds; a dimension without both is only clipped to its bound."""
-    bounded = np.isfinite(space.low) & np.isfinite(space.high)
-    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-    scaled = low + 0.5 * (np.clip(action, -1.0, 1.0) + 1.0) * (high - low)
-    return np.where(bounded, scaled, np.clip(action, space.low, space.high)).astype(space.dtype)
+    bounded = space.bounded_below & space.bounded_above
+    low, high, action = (np.asarray(each, np.float64) for each in (space.low, space.high, action))
+    to_high = 0.5 * (np.clip(action, -1.0, 1.0) + 1.0)  # a share of each bound, since high − low may be too large
+    scaled = np.where(bounded, low, 0.0) * (1.0 - to_high) + np.where(bounded, high, 0.0) * to_high
+    scaled = np.clip(np.where(bounded, scaled, action), low, high)
+    return (np.rint(scaled) if np.issubdtype(space.dtype, np.integer) else scaled).astype(space.dtype)

@@ -1,8 +1,11 @@
 """Any gymnasium id: episode ends through a real TimeLimit, spaces, dtypes; and names."""
 
+import contextlib
 import subprocess
 import sys
 import time
+import tracemalloc
+import warnings
 from pathlib import Path
 
 import gymnasium
@@ -14,6 +17,7 @@ from impala.environments import gymnasium_environment
 from impala.types import ArraySpec, Continuous, Discrete, MultiDiscrete
 
 SCRIPTED = "ImpalaTests/Scripted-v0"
+HUGE = np.finfo(np.float32).max
 
 
 class Scripted(gymnasium.Env):
@@ -43,18 +47,26 @@ class Scripted(gymnasium.Env):
 class Unsuitable(Scripted):
     def __init__(self, actions=None, observations=None):
         super().__init__()
-        self.action_space = actions or self.action_space
-        self.observation_space = observations or self.observation_space
+        self.action_space = self.action_space if actions is None else actions
+        self.observation_space = self.observation_space if observations is None else observations
 
 
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     gymnasium.register(SCRIPTED, Scripted, max_episode_steps=5)
-    table, symbols = gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.MultiDiscrete([3, 2])
-    gymnasium.register("ImpalaTests/Table-v0", Unsuitable, kwargs=dict(actions=table))
-    gymnasium.register("ImpalaTests/Symbols-v0", Unsuitable, kwargs=dict(observations=symbols))
+    spaces = gymnasium.spaces
+    unsuitable = {
+        "Table": dict(actions=spaces.Box(-1, 1, (2, 2))),
+        "Words": dict(observations=spaces.Text(5)),
+        "Idle": dict(actions=spaces.Tuple(())),
+        "Blind": dict(observations=spaces.Dict()),
+        "Dark": dict(observations=spaces.Tuple((spaces.Tuple(()),))),
+    }
+    for name, how in unsuitable.items():
+        # gymnasium itself refuses an empty space, unless it is told not to look.
+        gymnasium.register(f"ImpalaTests/{name}-v0", Unsuitable, kwargs=how, disable_env_checker=True)
     yield
-    for name in (SCRIPTED, "ImpalaTests/Table-v0", "ImpalaTests/Symbols-v0"):
+    for name in (SCRIPTED, *(f"ImpalaTests/{name}-v0" for name in unsuitable)):
         gymnasium.registry.pop(name)
 
 
@@ -135,9 +147,74 @@ def test_one_of_n_states_is_seen_as_one_hot():
         step = environment.receive()
 
 
-@pytest.mark.parametrize("name, what", [("Table", "Box"), ("Symbols", "MultiDiscrete")])
+class Symbols(Scripted):
+    """What it observes is given."""
+
+    def __init__(self, space, observation):
+        super().__init__()
+        self.observation_space, self._observation = space, observation
+
+    def _observe(self):
+        return self._observation
+
+
+@contextlib.contextmanager
+def symbols(space, observation, n=2):
+    gymnasium.register("ImpalaTests/Symbols-v0", Symbols, kwargs=dict(space=space, observation=observation))
+    try:
+        environment = environments.make("ImpalaTests/Symbols-v0", num_environments=n)
+    finally:
+        gymnasium.registry.pop("ImpalaTests/Symbols-v0")
+    yield environment
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    "space, observation, expected",
+    [
+        (gymnasium.spaces.MultiDiscrete([3, 2]), np.array([2, 0]), [0, 0, 1, 1, 0]),
+        (gymnasium.spaces.MultiDiscrete([2, 3], start=[5, -1]), np.array([6, -1]), [0, 1, 1, 0, 0]),
+        (gymnasium.spaces.MultiDiscrete([[2, 2], [2, 3]]), np.array([[0, 1], [1, 2]]), [1, 0, 0, 1, 0, 1, 0, 0, 1]),
+        (gymnasium.spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+        (gymnasium.spaces.MultiBinary((2, 2)), np.array([[1, 0], [0, 1]], np.int8), [[1, 0], [0, 1]]),
+        (
+            gymnasium.spaces.Dict(a=gymnasium.spaces.MultiBinary(2), b=gymnasium.spaces.MultiDiscrete([2, 2])),
+            dict(a=np.array([0, 1], np.int8), b=np.array([1, 0])), [0, 1, 0, 1, 1, 0],
+        ),
+    ],
+)  # fmt: skip
+def test_several_states_are_seen_as_one_hots_and_bits_as_numbers(space, observation, expected):
+    with symbols(space, observation) as environment:
+        assert environments.fault(environment) is None
+        assert environment.spec.observation == ArraySpec(np.shape(expected), np.float32)
+        seen = environment.reset(0).observation
+        assert seen.dtype == np.float32
+        np.testing.assert_array_equal(seen, [expected, expected])
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.MultiDiscrete([3, 2]), gymnasium.spaces.MultiBinary(2)])
+def test_states_that_there_are_not_are_found_before_a_run(space):
+    with symbols(space, np.array([1, 2], space.dtype), n=1) as environment:
+        assert environment.fault(2).startswith("observation is array([1, 2]") and environment.fault(2).endswith(f"one of {space}")
+
+
+def test_a_space_of_many_states_takes_no_memory():
+    tracemalloc.start()
+    try:
+        with symbols(gymnasium.spaces.Discrete(5_000), 1_234) as environment:
+            seen = environment.reset(0).observation
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert seen.shape == (2, 5_000) and (seen.argmax(axis=1) == 1_234).all() and (seen.sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [("Table", "Box"), ("Words", "Text"), ("Idle", r"Tuple\(\)"), ("Blind", r"Dict\(\)"), ("Dark", r"Tuple\(Tuple\(\)\)")],
+)
 def test_refuses_spaces_it_cannot_serve(name, what):
-    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box or Discrete, or a Dict or Tuple"):
+    with pytest.raises(ValueError, match=f"ImpalaTests/{name}-v0.*{what}.*expected a Box, Discrete, .*none of them empty"):
         gymnasium_environment.Gymnasium(f"ImpalaTests/{name}-v0", num_environments=1)
 
 
@@ -166,6 +243,11 @@ class Faithful(Scripted):
         (gymnasium.spaces.Box(np.float32([-2, 0]), np.float32([2, 10])), Continuous(2), [[0.5, 0.5], [-9, 9]], [[1.0, 7.5], [-2, 10]]),
         (gymnasium.spaces.Box(-np.inf, np.inf, (2,)), Continuous(2), [[0.5, -3.0], [7, 0]], [[0.5, -3.0], [7, 0]]),
         (gymnasium.spaces.Box(0, np.inf, (2,)), Continuous(2), [[0.5, -3.0], [7, 0]], [[0.5, 0.0], [7, 0]]),
+        (gymnasium.spaces.Box(-3, np.float32(0.2), (2,)), Continuous(2), [[1, -1], [0, 9]], [[0.2, -3], [-1.4, 0.2]]),
+        (gymnasium.spaces.Box(-2, 2, (2,), np.int64), Continuous(2), [[1, 0.4], [-0.3, -0.9]], [[2, 1], [-1, -2]]),
+        (gymnasium.spaces.Box(0, 255, (2,), np.uint8), Continuous(2), [[1, -1], [0.999, -9]], [[255, 0], [255, 0]]),
+        (gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.int64), Continuous(2), [[0.6, -3], [7, 0]], [[1, -3], [7, 0]]),
+        (gymnasium.spaces.Box(-HUGE, HUGE, (2,)), Continuous(2), [[1, -1], [0, 0.5]], [[HUGE, -HUGE], [0, HUGE / 2]]),
     ],
 )  # fmt: skip
 def test_actions_reach_the_space_they_are_meant_for(space, actions, given, expected):
@@ -175,11 +257,23 @@ def test_actions_reach_the_space_they_are_meant_for(space, actions, given, expec
         assert environment.spec.actions == actions
         environment.reset(0)
         Faithful.seen.clear()
-        environment.send(np.array(given, actions.array.dtype))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            environment.send(np.array(given, actions.array.dtype))
         np.testing.assert_allclose(Faithful.seen, expected)
         environment.close()
     finally:
         gymnasium.registry.pop("ImpalaTests/Faithful-v0")
+
+
+def test_scaled_actions_stay_within_bounds_whatever_their_rounding():
+    random = np.random.default_rng(0)
+    low, high = random.uniform(-5, 0, 1000).astype(np.float32), random.uniform(0, 5, 1000).astype(np.float32)
+    space = gymnasium.spaces.Box(low, high)
+    for action in (np.ones(1000), -np.ones(1000), random.uniform(-1, 1, 1000)):
+        scaled = gymnasium_environment._scale(space, action.astype(np.float32))
+        assert space.contains(scaled)
+    np.testing.assert_array_equal(gymnasium_environment._scale(space, np.ones(1000, np.float32)), space.high)
 
 
 @pytest.mark.parametrize("name", ["catch", "atari:pong", "atari:ms_pacman", "CartPole-v1", SCRIPTED])
