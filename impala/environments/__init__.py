@@ -79,6 +79,10 @@ def fault(environment: Environment) -> str | None:
         return trials.fault(environment)
 
 
+# Loading one ends the whole process: ale-py calls C's exit.
+_FOR_TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
+
+
 def check_name(name: str) -> str | None:
     """Returns None for a known name, else one line that says what is wrong, with the nearest name; no TensorFlow."""
     if name in OWN:
@@ -87,6 +91,8 @@ def check_name(name: str) -> str | None:
         from ale_py import roms
 
         games, game = roms.get_all_rom_ids(), name.removeprefix("atari:")
+        if game in _FOR_TWO_PLAYERS:
+            return f"environment.name: {name!r} is for two players, which ale-py does not load; expected a game for one"
         return None if game in games else _unknown(name, [f"atari:{g}" for g in games])
     if name.startswith("minatar:"):
         import importlib.util

@@ -297,6 +297,12 @@ def test_unknown_names_come_with_the_nearest(name, near):
     assert "\n" not in line and repr(name) in line and line.endswith(f"did you mean {near}?")
 
 
+@pytest.mark.parametrize("game", ["combat", "joust", "maze_craze", "warlords"])
+def test_games_for_two_are_refused_before_they_end_the_process(game):
+    line = environments.check_name(f"atari:{game}")
+    assert line == f"environment.name: 'atari:{game}' is for two players, which ale-py does not load; expected a game for one"
+
+
 def test_a_name_like_nothing_is_refused_without_a_guess():
     line = environments.check_name("qqqqqqqqqqqqqqqqqqqqqqqqq")
     assert "is unknown" in line and "did you mean" not in line
