@@ -7,7 +7,7 @@
 
 Actions: up, right, down, left; the board's edge stops. The book's −100 and −1 become −1 and −0.01, so that no clipping
 changes them, and a fall ends the episode. With probability 0.1 the wind turns a step into one down. After 100 steps an
-episode is truncated, and bootstraps. Tabular: observations are one-hot. An episode is worth −0.40 along the very edge
+episode is truncated, and bootstraps. Tabular: observations are one-hot. An episode is worth −0.385 along the very edge
 of the cliff, 0.63 a row further off, 0.78 along the upper edge: a policy has to leave the way that it finds first.
 """
 
