@@ -4,6 +4,8 @@ Sticky actions with probability 0.1 and a rising difficulty, as published; the m
 published games have no time limit; here an episode is truncated after 10,000 steps, so that none goes on for ever.
 """
 
+import contextlib
+
 import numpy as np
 
 from impala.environments import pictures
@@ -14,12 +16,20 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 _MAX_STEPS = 10_000
 
 
+def _import_minatar():
+    """It imports what it draws with, and takes whatever is raised meanwhile, a Ctrl-C too, for its absence."""
+    with contextlib.suppress(ImportError):
+        import seaborn  # noqa: F401, and matplotlib with it, where a Ctrl-C is heard
+    import minatar
+
+    return minatar
+
+
 class MinAtar:
     """`num_environments` boards in this process; observations are uint8 [10, 10, channels], 0 or 1."""
 
     def __init__(self, game: str, *, num_environments: int):
-        import minatar
-
+        minatar = _import_minatar()
         self._games = [minatar.Environment(game) for _ in range(num_environments)]
         self._actions = np.array(self._games[0].minimal_action_set())
         self.num_environments = num_environments

@@ -6,6 +6,7 @@ import pytest
 
 from impala import environments
 from impala.environments.minatar import GAMES
+from tests import warm
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -58,3 +59,24 @@ def test_every_game_has_a_torso_that_fits():
         network = networks.make(environment.spec, torso="minatar")
         outputs = network(environment.reset(0).observation[None], np.ones((1, 3), bool))
         assert outputs.logits.shape == (1, 3, environment.spec.actions.num_actions) and outputs.value.shape == (1, 3)
+
+
+def test_an_interrupt_while_it_is_imported_is_heard():
+    """minatar itself would swallow it, and go on without what draws."""
+    code = """if True:
+    import builtins, sys
+    from impala.environments import minatar
+
+    def interrupted(name, *arguments, _import=builtins.__import__):
+        if name.partition(".")[0] in ("seaborn", "matplotlib"):
+            raise KeyboardInterrupt
+        return _import(name, *arguments)
+
+    builtins.__import__ = interrupted
+    try:
+        minatar.MinAtar("breakout", num_environments=1)
+    except KeyboardInterrupt:
+        print("heard", "minatar" in sys.modules)
+    """
+    result = warm.run(["-c", code], timeout=60)
+    assert result.stdout.split() == ["heard", "False"], result.stderr
