@@ -25,10 +25,10 @@ def ended():
     return process.pid
 
 
-@pytest.mark.parametrize("lock", [None, "", "of nobody", f"process {ended()} on here"])
+@pytest.mark.parametrize("lock", [None, "", "of nobody", "process ENDED on here"])
 def test_a_run_that_does_not_train_is_a_line(script, monkeypatch, capsys, tmp_path, lock):
     if lock is not None:
-        (tmp_path / "lock").write_text(lock)
+        (tmp_path / "lock").write_text(lock.replace("ENDED", str(ended())))
     monkeypatch.setattr(sys, "argv", ["kill_at_random.py", str(tmp_path), "--every", "0.01", "--for", "5"])
     assert script.main() == 1
     (line,) = capsys.readouterr().err.splitlines()
