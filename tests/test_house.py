@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "environments": {"types", "own"},
     "networks": {"types", "distributions", "own"},
     "acting": {"types", "sampling", "timing", "traces"},
-    "replay": {"types", "timing"},
+    "replay": {"types", "timing", "traces"},
     "learning": {"types", "timing", "traces"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import reverb
 import tensorflow as tf
 
 from impala.replay.checks import Checks
 from impala.replay.duplicates import Deduplicator
+from impala.replay.fetching import fetcher
 from impala.types import Chunk, Origin
 
 
@@ -28,36 +28,21 @@ def chunks(
       max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They have left the
         table, so each adds to the policy lag: use the batch size.
     """
-    dataset = reverb.TrajectoryDataset.from_table_signature(
-        server_address,
-        table,
-        max_in_flight_samples_per_worker=max_in_flight,
-        num_workers_per_iterator=1,  # more would not keep the order
-        get_signature_timeout_secs=60,
-    ).batch(max_in_flight)
-    iterator = iter(dataset.with_options(without_prefetch()))
+    fetch = fetcher(server_address, table, max_in_flight)
     while True:
         try:
-            samples = next(iterator)
-        except StopIteration:
+            arrays = fetch()
+        except tf.errors.OutOfRangeError:
             return
         except tf.errors.InvalidArgumentError as error:  # about one item, now used up: the next may be sound
             if checks is None:
                 raise
             checks.count("unreadable", error.message.splitlines()[0])
             continue
-        arrays = {name: column.numpy() for name, column in samples.data.items()}
         is_sound = checks(arrays) if checks else max_in_flight * [True]
         for i in range(max_in_flight):
             if is_sound[i]:
                 yield Chunk(**dict.fromkeys(Chunk._fields, ()) | {name: array[i] for name, array in arrays.items()})
-
-
-def without_prefetch() -> tf.data.Options:
-    """Turns off TensorFlow's prefetch, which grows with every stall, to 130 chunks beyond the table's bound."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return options
 
 
 WITHOUT_TIME = {"previous_action", "previous_reward", "origin", "core_state", "is_replayed"}

@@ -7,7 +7,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from impala.replay import datasets, priorities, sources, tables
+from impala.replay import datasets, fetching, priorities, sources, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import ArraySpec, Chunk, map_fields
@@ -119,23 +119,17 @@ def drawn(
     Args:
       checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
     """
-    dataset = reverb.TrajectoryDataset.from_table_signature(
-        server_address, table, max_in_flight_samples_per_worker=batch_size, num_workers_per_iterator=1,
-        get_signature_timeout_secs=60,
-    ).batch(batch_size)  # fmt: skip
-    iterator, left = iter(dataset.with_options(datasets.without_prefetch())), None
+    fetch, left = fetching.fetcher(server_address, table, batch_size, info=("key", "probability", "table_size")), None
     while True:
         try:
-            samples = next(iterator)
-        except StopIteration:
+            arrays = fetch()
+        except tf.errors.OutOfRangeError:
             return
         except tf.errors.InvalidArgumentError as error:
             if checks is None:
                 raise
             checks.count("unreadable", error.message.splitlines()[0])
             continue
-        arrays = {name: column.numpy() for name, column in samples.data.items()}
-        arrays |= {name: getattr(samples.info, name).numpy() for name in ("key", "probability", "table_size")}
         is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
         if not is_sound.all() or left:
             arrays = {name: array[is_sound] for name, array in arrays.items()}
