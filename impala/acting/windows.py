@@ -144,35 +144,35 @@ class TableWindows:
         should_stop: Callable[[], bool], max_pending: int = 2,
     ):  # fmt: skip
         longest = max(lengths.values())
-        self._writers = [client.trajectory_writer(num_keep_alive_refs=longest) for _ in range(num_environments)]
-        self._lengths, self._table, self._should_stop, self._max_pending = lengths, table, should_stop, max_pending
+        # One writer for all environments, each of which has its own columns: a call may wait for the interpreter.
+        self._writer = client.trajectory_writer(num_keep_alive_refs=longest)
+        self._lengths, self._table, self._should_stop = lengths, table, should_stop
+        self._max_pending = max_pending * num_environments
         self._account = TimeAccount()
 
     def write(self, rows: list[dict[str, np.ndarray]]) -> None:
-        for writer, row in zip(self._writers, rows):
-            writer.append(row)
+        self._writer.append(rows)
 
     def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
         if not (np.isfinite(priority) & (priority > 0)).all():  # a negative one would end the table's thread for good
             raise ValueError(f"priorities {priority.tolist()}; expected finite numbers above 0")
-        for writer, is_wanted, of_window in zip(self._writers, is_window, priority.tolist()):
+        for history, is_wanted, of_window in zip(self._writer.history, is_window, priority.tolist()):
             if is_wanted:
                 trajectory = {
                     name: column[-self._lengths[name] :] if name in self._lengths else column[-1]
-                    for name, column in writer.history.items()
+                    for name, column in history.items()
                 }
-                writer.create_item(self._table, priority=of_window, trajectory=trajectory)
-        for writer in self._writers:
-            self._wait(writer)
+                self._writer.create_item(self._table, priority=of_window, trajectory=trajectory)
+        self._wait()
 
-    def _wait(self, writer) -> None:
+    def _wait(self) -> None:
         """Waits until few windows are in flight; in slices, since Reverb's blocking calls swallow signals."""
         from reverb import errors
 
         while not self._should_stop():
             try:
                 with self._account.part("blocked"):
-                    return writer.flush(self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
+                    return self._writer.flush(self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
             except errors.DeadlineExceededError:
                 continue
 
@@ -181,6 +181,5 @@ class TableWindows:
         return self._account.fraction("blocked")
 
     def close(self) -> None:
-        """Ends the streams; windows in flight are dropped."""
-        for writer in self._writers:
-            writer.close()
+        """Ends the stream; windows in flight are dropped."""
+        self._writer.close()

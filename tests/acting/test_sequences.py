@@ -167,8 +167,7 @@ def test_the_table_gives_back_what_memory_does(prioritise):
     )
     write(replay, prioritise=prioritise)
     write(sink, prioritise=prioritise)
-    for writer in sink._writers:
-        writer.flush(0)
+    sink._writer.flush(0)
     expected = stored(replay)
     of_expected = {(int(o[2]), int(v)): i for i, (o, v) in enumerate(zip(expected.origin, expected.weights_version))}
     found = set()

@@ -96,8 +96,7 @@ def test_the_table_gives_back_what_memory_does():
             replay.end_windows(is_window, priority)
 
     write(Both(), 3)
-    for writer in in_table._writers:
-        writer.flush(timeout_ms=10_000)
+    in_table._writer.flush(timeout_ms=10_000)
     assert client.server_info()[tables.REPLAY].current_size == len(replay) == replay.num_inserted
     expected = drawn(replay, 3)
     known = {self_describing(expected, i) for i in range(len(replay))}
