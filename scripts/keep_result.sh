@@ -6,9 +6,11 @@ mkdir -p "$topic"
 for file in episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json restarts.csv kills.csv; do
   if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
 done
-for file in "$run"/member_[0-9]*/{config.yaml,metrics.csv,population.csv}; do  # of a population; its episodes are too many
+for file in "$run"/member_[0-9]*/{config.yaml,population.csv}; do  # of a population; its episodes are too many
   if [ -e "$file" ]; then install -D -m 644 "$file" "$topic${file#"$run"}"; fi
 done
 sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt" "$topic/launches.json"
 .venv/bin/impala plot "$run" --output "$topic/curves.png"
-cp "$run/metrics.csv" "$topic/"  # last: by it run_list.sh knows what is kept whole
+for file in "$run"/{member_[0-9]*/,}metrics.csv; do  # last: by them run_list.sh knows what is kept whole
+  if [ -e "$file" ]; then install -D -m 644 "$file" "$topic${file#"$run"}"; fi
+done

@@ -8,7 +8,7 @@ trap "exit 130" INT TERM  # or else a run that was stopped would be kept as if i
 cd "$(dirname "$0")/.."
 while read -r topic arguments <&3 || [ -n "$topic" ]; do
   case $topic in ''|'#'*) continue ;; esac
-  if [ -e "docs/results/$topic/metrics.csv" ]; then continue; fi
+  if [ -e "docs/results/$topic/metrics.csv" ] || [ -e "docs/results/$topic/member_0/metrics.csv" ]; then continue; fi
   echo "== $topic: impala train $arguments"
   # shellcheck disable=SC2086  # words of the list are arguments
   .venv/bin/impala train $arguments --run "runs/$topic" </dev/null
