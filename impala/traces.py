@@ -52,14 +52,11 @@ def directly(trace) -> Callable:
     if tf.config.list_logical_devices("GPU"):
         return trace
     captured, dtypes, structure = trace.captured_inputs, [x.dtype for x in trace.outputs], trace.structured_outputs
-    places = [i for i, leaf in enumerate(tf.nest.flatten(structure)) if leaf is not None]
-    empty = [None] * len(tf.nest.flatten(structure))
+    is_there = [leaf is not None for leaf in tf.nest.flatten(structure)]
 
     def call(*given):
-        leaves = list(empty)
-        outputs = tf.raw_ops.StatefulPartitionedCall(args=[*given, *captured], Tout=dtypes, f=trace)
-        for place, output in zip(places, outputs or (), strict=True):
-            leaves[place] = output
+        outputs = iter(tf.raw_ops.StatefulPartitionedCall(args=[*given, *captured], Tout=dtypes, f=trace) or ())
+        leaves = [next(outputs) if there else None for there in is_there]
         return tf.nest.pack_sequence_as(structure, leaves)
 
     return call

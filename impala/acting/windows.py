@@ -144,7 +144,7 @@ class TableWindows:
         should_stop: Callable[[], bool], max_pending: int = 2,
     ):  # fmt: skip
         longest = max(lengths.values())
-        # One writer for all environments, each of which has its own columns: a call may wait for the interpreter.
+        # Each call gives up the interpreter and waits to get it back: one writer, with columns for each environment.
         self._writer = client.trajectory_writer(num_keep_alive_refs=longest)
         self._lengths, self._table, self._should_stop = lengths, table, should_stop
         self._max_pending = max_pending * num_environments
