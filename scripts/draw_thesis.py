@@ -32,18 +32,19 @@ def key_of(scheme: str, period: int, seed: int) -> tuple[int, int, int, str]:
 
 
 def table() -> str:
-    measures = ("lag_mean", "lag_p95", "kl_mu_pi", "effective_sample_size", "rho_clipped_fraction", "log_rho_max")
-    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), "18 after", "end", *measures]
+    measures = ("lag_mean", "lag_p95", "effective_sample_size", "rho_clipped_fraction", "log_rho_max")
+    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), "18 after", "end", *measures, "kl_mu_pi, median"]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for (period, _, seed, scheme), rows in sorted((key_of(*key), rows) for key, rows in runs().items()):
         known = [row for row in rows if row["return_mean"]]
         at = [next((row["return_mean"] for row in known if float(row["frames"]) >= mark * 1e6), "") for mark in MARKS]
         reached = next((row for row in known if float(row["return_mean"]) >= GOAL), None)
         means = [np.mean([float(row[name]) for row in rows if row[name]]) for name in measures]
+        means.append(np.median([float(row["kl_mu_pi"]) for row in rows if row["kl_mu_pi"]]))  # a mean hangs on few rows
         cells = [scheme, str(period), str(seed), *(f"{float(x):.1f}" if x else "" for x in at)]
         cells.append(f"{float(reached['frames']) / 1e6:.2f} M" if reached else "")
         cells.append(f"{float(known[-1]['return_mean']):.1f}")
-        lines.append(f"| {' | '.join([*cells, *(f'{mean:.3g}' for mean in means)])} |")
+        lines.append(f"| {' | '.join([*cells, *(f'{number:.3g}' for number in means)])} |")
     return "\n".join(lines)
 
 

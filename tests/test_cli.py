@@ -277,7 +277,7 @@ def test_every_command_explains_itself(capsys, command):
 
 def test_paths_are_text_whatever_they_look_like(capsys):
     for name in ("2026_11_21", "1e3", "null", "5"):
-        assert f"--config {name}: No such file" in refused(capsys, "train", "--config", name)[0]
+        assert f"{name}: No such file" in refused(capsys, "train", "--config", name)[0]
         assert refused(capsys, "evaluate", name) == [f"{name}: holds no config.yaml; expected a run folder"]
 
 
@@ -364,7 +364,7 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     (["bench", "catch", "--against", "sede_catch"], "sede_catch: no shipped configuration; did you mean seed_catch?"),
     (["train", "zzz"], "zzz: no shipped configuration; expected one that --list names, or --config FILE"),
     (["train", "configs/pong.yaml"], "configs/pong.yaml: no shipped configuration; did you mean --config configs/pong.yaml?"),
-    (["train", "--config", "pong"], "--config pong: No such file or directory; did you mean the shipped one, pong without --config?"),
+    (["train", "--config", "pong"], "pong: No such file or directory; did you mean the shipped one, pong without --config?"),
     (["train", "pong", "--config", "x"], "impala train pong --config x: expected one of the two"),
     (["train"], "impala train: nothing named; expected a shipped configuration, like impala train pong (impala train --list names them), or --config FILE"),
     (["compare"], "impala compare: nothing named; expected a shipped configuration, like impala compare lag (impala compare --list names them), or --config FILE"),

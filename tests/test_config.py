@@ -319,7 +319,7 @@ def test_what_is_no_regular_file_is_not_even_opened(tmp_path):
         kinds = {"/dev/zero": "a device", tmp_path / "pipe": "a pipe", tmp_path / "link.yaml": "a pipe",
                  tmp_path / "socket": "a socket", tmp_path: "a folder"}  # fmt: skip
         for path, kind in kinds.items():
-            assert line_of(lambda: config_lib.load(path)) == f"--config {path}: is {kind}; expected a regular file"
+            assert line_of(lambda: config_lib.load(path)) == f"{path}: is {kind}; expected a regular file"
 
 
 LAUGHS = "\n".join([

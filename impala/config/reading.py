@@ -71,18 +71,18 @@ def read_yaml(path: str | Path) -> dict:
     try:
         status = path.stat()
         if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):  # before opening: a pipe that nobody writes to blocks
-            raise ConfigError([f"--config {path}: is {kind}; expected a regular file"])
+            raise ConfigError([f"{path}: is {kind}; expected a regular file"])
         if status.st_size > _MAX_FILE_BYTES:
             raise ConfigError([f"{path}: {status.st_size} bytes; expected a configuration under {_MAX_FILE_BYTES}"])
         with path.open("rb") as file:
             data = _parse(file.read(_MAX_FILE_BYTES + 1).decode("utf-8"))  # files of /proc report a size of 0
     except UnicodeDecodeError:
-        raise ConfigError([f"--config {path}: is no text; expected a YAML file"]) from None
+        raise ConfigError([f"{path}: is no text; expected a YAML file"]) from None
     except OSError as error:
         near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [])
         if str(path) in shipped.trainings() | shipped.grids():
             near = f"; did you mean the shipped one, {path} without --config?"
-        raise ConfigError([f"--config {path}: {error.strerror or error}{near}"]) from None
+        raise ConfigError([f"{path}: {error.strerror or error}{near}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not a sound YAML file: {' '.join(str(error).split())}"]) from None
     if data is None:

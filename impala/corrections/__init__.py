@@ -12,7 +12,8 @@ gradient flows out of any of them. To add one, write one file and name it here a
     vtrace_unweighted_pg    min(ρ̄, ρ)    λ min(c̄, ρ)  1               the same
     leaky_vtrace            mixed        mixed        mixed           V of π ∝ α_ρ min(ρ̄ μ, π) + (1 − α_ρ) π
     per_decision_is         ρ            ρ            ρ               V^π
-    full_is, weighted_is    products to the end       ρ               V^π
+    full_is                 products to the end       ρ               V^π
+    weighted_is             the same, over their mean ρ over its mean V^π in large batches
     upgo                    1            0 or 1       min(ρ̄_pg, ρ)    none, biased upwards
 """
 

@@ -54,7 +54,8 @@ def curves(scores: Scores):
         (line,) = axis.plot(frames / 1e3, middle, style, label=block.scheme)
         axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
 
-    return _panels(scores, "thousand frames", draw)
+    explores = any(map(scores.grid.config.is_q_based, scores.grid.config.schemes))
+    return _panels(scores, f"thousand frames{'; Q-based schemes explore' if explores else ''}", draw)
 
 
 def means(scores: Scores):
@@ -68,8 +69,9 @@ def means(scores: Scores):
         if not found:
             axis.text(0.5, 0.5, "not all tasks are done", ha="center", transform=axis.transAxes)
         for i, estimate in enumerate(found.values()):
-            for (low, high), alpha in ((estimate.over_tasks, 0.2), (estimate.over_seeds, 0.6)):
-                axis.barh(i, high - low, left=low, height=0.6, alpha=alpha, color="tab:blue")
+            for ends, alpha in ((estimate.over_tasks, 0.2), (estimate.over_seeds, 0.6)):
+                if ends is not None:
+                    axis.barh(i, ends[1] - ends[0], left=ends[0], height=0.6, alpha=alpha, color="tab:blue")
             axis.plot([estimate.value] * 2, [i - 0.3, i + 0.3], color="black")
         axis.set_yticks(range(len(found)), list(found), fontsize=8)
         axis.invert_yaxis()

@@ -19,15 +19,17 @@ def table(scores: Scores) -> str:
     lines = [
         f"Mean return of {settings}, ± half the 95 % interval over {' or '.join(map(str, numbers))} seeds. "
         "A run that diverged counts as the task's 0, or less if it was worse. Over tasks, returns are scaled to each "
-        "task's 0 and 1, and numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( )."
+        "task's 0 and 1, and numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( ). Those of "
+        "medians and probabilities are bootstraps, which cover less with so few seeds; one of no width is left out."
     ]
+    explores = " Training episodes of Q-based schemes explore." * any(map(grid.is_q_based, grid.schemes))
     skipped = [f"{count} of `{scheme}`" for scheme in grid.schemes if (count := scores.num_skipped(scheme))]
     lines += ["", f"Updates that were not finite, and so skipped: {', '.join(skipped) or 'none'}."]
     for fraction, lag in scores.conditions():
         lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
         lines += _by_task(scores, fraction, lag, scores.finals)
         lines += _comparisons(scores, fraction, lag)
-        lines += ["", "Mean return over the whole run.", "", *_by_task(scores, fraction, lag, scores.areas)]
+        lines += ["", f"Mean return over the whole run.{explores}", "", *_by_task(scores, fraction, lag, scores.areas)]
         lines += _sweep(scores, fraction, lag)
     return "\n".join(lines).strip() + "\n"
 
@@ -46,20 +48,22 @@ def _by_task(scores: Scores, fraction: float, lag: int, value: Callable[[Block],
 
 
 def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
-    """Returns how the first scheme (V-trace if present) compares with every other one."""
+    """Returns how the first scheme (V-trace if present) compares with every other one that is not the same runs."""
     columns = {scheme: scores.by_task(scheme, fraction, lag) for scheme in scores.grid.config.schemes}
     complete = {scheme: column for scheme, column in columns.items() if column}
     first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
     if len(complete) < 2:
         return []
-    pairs = {scheme: (complete[first], other) for scheme, other in complete.items() if scheme != first}
+    same = [name for name, other in complete.items() if all(map(np.array_equal, complete[first], other))]
+    pairs = {name: (complete[first], other) for name, other in complete.items() if name not in same}
     adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
     lines = ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]
     for (scheme, pair), p in zip(pairs.items(), adjusted):
         less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
         lines.append(f"| `{scheme}` | {_text(less)}{' †' if p < 0.05 else ''} | {_text(wins)} |")
     words = f"†: not 0 over seeds, at 5 % for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
-    return [*lines, "", words]
+    alike = [f"`{name}`" for name in same if name != first]
+    return [*lines, "", words + (f" The same runs as `{first}`: {', '.join(alike)}." if alike else "")]
 
 
 def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
@@ -80,7 +84,8 @@ def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
     swept = [index for index, task in enumerate(grid.tasks) if task in tasks]  # the others take what these chose
     every = [(scheme, setting) for scheme, found in chosen.items() for index in swept for setting in found[index]]
     at_edge = sum(scores.grid.is_at_edge(*one) for one in every)
-    lines += ["", f"Chosen, learning rate / entropy cost; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
+    second = "entropy cost" + " or ε" * any(map(grid.is_q_based, grid.schemes))
+    lines += ["", f"Chosen, learning rate / {second}; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
     lines += _head(grid.tasks)
     for scheme, of_tasks in chosen.items():
         cells = [
@@ -100,9 +105,10 @@ def _setting(grid: Grid, scheme: str, setting: Setting) -> str:
 
 
 def _text(estimate: Estimate) -> str:
-    return "{:.3f} [{:.3f}, {:.3f}] ({:.3f}, {:.3f})".format(
-        estimate.value, *estimate.over_seeds, *estimate.over_tasks
-    )
+    text = f"{estimate.value:.3f}"
+    for ends, form in ((estimate.over_seeds, " [{:.3f}, {:.3f}]"), (estimate.over_tasks, " ({:.3f}, {:.3f})")):
+        text += form.format(*ends) if ends is not None and ends[0] < ends[1] else ""
+    return text
 
 
 def _mean(scores: Scores, block: Block, value: Callable[[Block], np.ndarray]) -> str:

@@ -1,10 +1,12 @@
 """The scores of a grid and their statistics: what counts, means and medians over tasks, comparisons, their intervals.
 
 Each number over tasks has two intervals, of 95 %. One shows what other seeds would change, the other what other tasks
-of the same kind might change, too. Of means and their differences both are Student's, the first with Welch's degrees
-of freedom, since resampling covers too little where there are five seeds or tasks. Of other numbers they are bootstraps
-over the seeds of each task (Agarwal et al. 2021, arXiv:2108.13264), and over tasks and seeds. All take the settings
-that were chosen as given. Tasks may have different numbers of seeds.
+of the same kind might change, too; with fewer than three tasks nothing can be said of others. Of means and their
+differences both are Student's, the first with Welch's degrees of freedom, since resampling covers too little where
+there are five seeds or tasks. Of other numbers they are percentile bootstraps over the seeds of each task (Agarwal et
+al. 2021, arXiv:2108.13264), and over tasks and seeds, and do cover too little. All take the settings that were chosen
+as given. Schemes share their seeds, which Welch's test does not use: where a seed's runs resemble each other, it finds
+too few differences rather than too many. Tasks may have different numbers of seeds.
 """
 
 import warnings
@@ -16,6 +18,7 @@ import numpy as np
 from impala.lab.grid import FINAL, SWEEP, Block, Cell, Grid, Setting, cell_of
 
 _NUM_BOOTSTRAP = 2000
+_LEAST_TASKS = 3  # that say something of other tasks
 Interval = tuple[float, float]
 
 
@@ -126,7 +129,7 @@ class Estimate(NamedTuple):
 
     value: float
     over_seeds: Interval
-    over_tasks: Interval
+    over_tasks: Interval | None  # with too few tasks
 
 
 def mean_of_tasks(one: Sequence[np.ndarray]) -> Estimate:
@@ -168,10 +171,11 @@ def _of_student(of_tasks: Sequence[float], *groups: Sequence[np.ndarray]) -> Est
 
     error, freedom = _error(*groups)
     value, half = float(np.mean(of_tasks)), float(stats.t.ppf(0.975, freedom) * error) if error else 0.0
-    most = half  # over tasks: as they differ by their seeds, too, never less
-    if len(of_tasks) > 1:
+    over_tasks = None
+    if len(of_tasks) >= _LEAST_TASKS:  # they differ by their seeds, too: never less than over seeds
         most = max(half, float(stats.t.ppf(0.975, len(of_tasks) - 1) * stats.sem(of_tasks)))
-    return Estimate(value, (value - half, value + half), (value - most, value + most))
+        over_tasks = (value - most, value + most)
+    return Estimate(value, (value - half, value + half), over_tasks)
 
 
 def _error(*groups: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -222,10 +226,10 @@ def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
     for place, picked in zip(of_tasks, picks):  # a task that is drawn twice has other seeds each time
         for index, task in enumerate(tasks):
             place[picked == index] = resampled(task, np.count_nonzero(picked == index))
-    intervals = [
+    over_seeds, over_tasks = (
         tuple(float(x) for x in np.percentile(reduce(numbers, axis=0), [2.5, 97.5])) for numbers in (drawn, of_tasks)
-    ]
-    return Estimate(float(reduce(point, axis=0)), *intervals)
+    )
+    return Estimate(float(reduce(point, axis=0)), over_seeds, over_tasks if len(tasks) >= _LEAST_TASKS else None)
 
 
 def condition_name(fraction: float, lag: int) -> str:
