@@ -150,7 +150,7 @@ class Chunk(NamedTuple):
     logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
-    weights_version: Any  # [] int64, optimizer updates in the weights that acted; [T] where inference is central
+    weights_version: Any  # [] int64, optimizer updates in the weights that acted, at the end; of central chunks [T]
     origin: Any  # [6] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) by the weights that acted
     core_state: Any = ()  # […] float32, the one before observation[0]; () for feed-forward networks

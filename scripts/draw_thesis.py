@@ -33,7 +33,8 @@ def key_of(scheme: str, period: int, seed: int) -> tuple[int, int, int, str]:
 
 def table() -> str:
     measures = ("lag_mean", "lag_p95", "effective_sample_size", "rho_clipped_fraction", "log_rho_max")
-    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), "18 after", "end", *measures, "kl_mu_pi, median"]
+    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), "18 after", "end", *measures]
+    names.append("kl_mu_pi, median")
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for (period, _, seed, scheme), rows in sorted((key_of(*key), rows) for key, rows in runs().items()):
         known = [row for row in rows if row["return_mean"]]

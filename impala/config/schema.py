@@ -50,6 +50,7 @@ DEFAULTS_OF = {  # by program, or pair of program and agent
         "replay": {"size": 2_000_000, "samples_per_insert": None},
         "loss": {"correction": "n_step"},
     },
+    "apex+dpg": {"loss": {"correction": "n_step", "reward_clipping": "none"}},
     "a3c": {"loss": {"correction": "none"}},
     "gorila": {
         "server": {"max_staleness": 100, "outlier_deviations": 4.0}, "loss": {"correction": "n_step"},

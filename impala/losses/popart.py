@@ -3,8 +3,8 @@
     v_s, A_s from the correction on V = σ_k n + μ_k;   value loss ½ ((v_s − μ_k) / σ_k − n(x_s))²;   advantage A_s / σ_k
 
 (Hessel et al. 2018, arXiv:1809.04474, equations 6 and 7.) With σ = 1 and μ = 0 it is the loss without PopArt. The
-metrics `value`, `value_loss`, `value_correction` and those of the advantages are normalised. The moments move once a batch, after the
-update; `networks.PopArt` says how its β compares with rlax's.
+metrics `value`, `value_loss`, `value_correction` and those of the advantages are normalised. The moments move once a
+batch, after the update; `networks.PopArt` says how its β compares with rlax's.
 """
 
 from collections.abc import Callable

@@ -28,9 +28,9 @@ def rescaled(x, epsilon: float = _EPSILON):
 
 def unscaled(y, epsilon: float = _EPSILON):
     """Returns h⁻¹(y) of a tensor or an array."""
-    size = abs(y)
-    root = 2.0 * (size + 1.0 + epsilon) / (1.0 + (1.0 + 4.0 * epsilon * (size + 1.0 + epsilon)) ** 0.5)
-    return (tf.sign if tf.is_tensor(y) else np.sign)(y) * (root - 1.0) * (root + 1.0)
+    size = abs(y)  # u = √(|x| + 1) solves ε u² + u = |y| + 1 + ε; u − 1 in a form that does not cancel, x = u² − 1
+    u_less_1 = 2.0 * size / ((1.0 + 4.0 * epsilon * (size + 1.0 + epsilon)) ** 0.5 + 1.0 + 2.0 * epsilon)
+    return (tf.sign if tf.is_tensor(y) else np.sign)(y) * u_less_1 * (u_less_1 + 2.0)
 
 
 def n_step_targets(r_t, discount_t, is_first, value, n: int):
@@ -92,12 +92,14 @@ def r2d2(
         target = tf.stop_gradient(to_units(target_of(outputs, batch, is_first)))
         q_taken = tf.gather(outputs.q[:-1], batch.a_tm1[burn_in:], batch_dims=2)
         td_error = tf.where(is_first[1:], 0.0, target - q_taken)
+        num_valid = tf.maximum(tf.reduce_sum(1.0 - tf.cast(is_first[1:], tf.float32)), 1.0)
         total, metrics = reduced(
             tf.reduce_sum(0.5 * tf.square(td_error), axis=0), td_error, batch, reduction,
             priority=mixed(tf.stop_gradient(tf.abs(td_error)), is_first, max_share),
         )  # fmt: skip
         metrics |= {
-            "value_loss": tf.reduce_mean(0.5 * tf.square(td_error)),
+            "td_error": tf.reduce_sum(tf.abs(td_error)) / num_valid,
+            "value_loss": tf.reduce_sum(0.5 * tf.square(td_error)) / num_valid,
             "value": tf.reduce_mean(from_units(tf.reduce_max(outputs.q, axis=-1))),
             **_telemetry(outputs, batch, burn_in, policy_epsilon),
         }

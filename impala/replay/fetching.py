@@ -15,8 +15,8 @@ def fetcher(
     """Returns a function that draws `num_at_once` items from a table, in order: arrays [num_at_once, …] by column.
 
     The function blocks until they are there. It raises OutOfRangeError when there will be none, and
-    InvalidArgumentError for an item that does not fit, which is used up then. It is compiled: Python's own iteration
-    over a dataset takes as long as to draw a batch of small windows.
+    InvalidArgumentError for an item that does not fit; the others that were drawn with it are lost. It is compiled:
+    Python's own iteration over a dataset takes as long as to draw a batch of small windows.
 
     Args:
       info: fields of `reverb.SampleInfo` to return as further columns.

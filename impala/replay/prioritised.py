@@ -1,5 +1,6 @@
 """Windows that are drawn by priority, and the priorities on their way back to the table."""
 
+import itertools
 import logging
 import threading
 import time
@@ -75,19 +76,18 @@ class PriorityWriter:
     def __init__(self, client, table: str = tables.REPLAY):
         self._client, self._table = client, table
         self.num_unsound = 0  # priorities that could not be used
-        self._waiting: dict[int, float] = {}  # by key; a newer priority replaces one that still waits
-        self._since: float | None = None  # when the oldest of them came
+        self._waiting: dict[int, tuple[float, float]] = {}  # by key: the newest priority, and when it came
         self._seconds: deque[float] = deque(maxlen=_MOST_KEPT)
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="priorities", daemon=True).start()
 
     def put(self, keys: np.ndarray, priority: np.ndarray) -> None:
         """Takes priorities [B] of windows by their keys [B]; does not wait."""
-        is_sound = np.isfinite(priority) & (priority > 0)
+        is_sound, now = np.isfinite(priority) & (priority > 0), time.monotonic()
         with self._changed:
             self.num_unsound += int(np.sum(~is_sound))
-            self._waiting.update(zip(keys[is_sound].tolist(), priority[is_sound].tolist()))
-            self._since = self._since or (time.monotonic() if self._waiting else None)
+            sound = zip(keys[is_sound].tolist(), priority[is_sound].tolist())
+            self._waiting.update((key, (new, now)) for key, new in sound)
             self._changed.notify()
 
     def columns(self) -> dict[str, float | None]:
@@ -101,13 +101,12 @@ class PriorityWriter:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                some = dict(list(self._waiting.items())[: self._MOST])
+                some = dict(itertools.islice(self._waiting.items(), self._MOST))
                 for key in some:
                     del self._waiting[key]
-                since, self._since = self._since, time.monotonic() if self._waiting else None
-            self._send(some)
+            self._send({key: priority for key, (priority, _) in some.items()})
             with self._changed:
-                self._seconds.append(time.monotonic() - since)
+                self._seconds.append(time.monotonic() - min(since for _, since in some.values()))
 
     def _send(self, priorities: Mapping[int, float]) -> None:
         while True:

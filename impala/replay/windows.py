@@ -1,6 +1,6 @@
 """Overlapping windows of steps, as `acting.windows` writes them: their spec, their table, and how they are read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,12 +112,15 @@ def batches(
 
 
 def drawn(
-    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None
-) -> Iterator[dict[str, np.ndarray]]:
+    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None,
+    remove: Callable[[list[int]], None] = lambda keys: None,
+) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
     """Yields windows drawn from a table, [B, …] by column, and of each its `key`, `probability` and the `table_size`.
 
     Args:
       checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
+      remove: takes the keys of unsound windows out of the table: with a high priority one would fill all batches. One
+        that cannot be read at all stays there, since its key is not known, and costs a batch whenever it is drawn.
     """
     fetch, left = fetching.fetcher(server_address, table, batch_size, info=("key", "probability", "table_size")), None
     while True:
@@ -131,6 +134,8 @@ def drawn(
             checks.count("unreadable", error.message.splitlines()[0])
             continue
         is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
+        if not is_sound.all():
+            remove(arrays["key"][~is_sound].tolist())
         if not is_sound.all() or left:
             arrays = {name: array[is_sound] for name, array in arrays.items()}
             arrays = {name: np.concatenate([left[name], array]) for name, array in arrays.items()} if left else arrays
@@ -173,7 +178,10 @@ class Windows(sources.Fed):
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
 
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
-        return drawn(self._client.server_address, tables.REPLAY, batch_size=self._batch_size, checks=self._checks)
+        return drawn(
+            self._client.server_address, tables.REPLAY, batch_size=self._batch_size, checks=self._checks,
+            remove=lambda keys: self._client.mutate_priorities(tables.REPLAY, deletes=keys),
+        )  # fmt: skip
 
     def _batches(self) -> Iterator:
         """Yields what the feeder's thread prepares."""

@@ -89,7 +89,7 @@ def test_loss_and_priorities_are_those_of_a_slow_loop():
     batch, outputs = make_batch(3)
     q, target_q, weights = outputs.q.numpy(), outputs.target_q.numpy(), batch.importance.numpy()
     is_first, r, d, a = (x.numpy()[BURN_IN:] for x in (batch.is_first, batch.r_t, batch.discount_t, batch.a_tm1))
-    losses, priorities = [], []
+    losses, priorities, every = [], [], []
     for b in range(B):
         value = [h_inverse(float(target_q[t, b, q[t, b].argmax()])) for t in range(T + 1)]
         errors = [
@@ -98,10 +98,14 @@ def test_loss_and_priorities_are_those_of_a_slow_loop():
         ]  # fmt: skip
         losses.append(0.5 * sum(e**2 for e in errors) * weights[b] / weights.max())
         sizes = [abs(e) for e in errors]
+        every += sizes
         priorities.append(0.9 * max(sizes) + 0.1 * sum(sizes) / len(sizes))
     loss, metrics = r2d2.r2d2(n_step=3, burn_in=BURN_IN)(outputs, batch)
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-4)
     np.testing.assert_allclose(metrics["priority"], priorities, rtol=1e-4)
+    assert len(every) < T * B
+    np.testing.assert_allclose(metrics["td_error"], np.mean(every), rtol=1e-4)
+    np.testing.assert_allclose(metrics["value_loss"], np.mean(np.square(every)) / 2, rtol=1e-4)
     summed, _ = r2d2.r2d2(n_step=3, burn_in=BURN_IN, reduction="sum")(outputs, batch)
     np.testing.assert_allclose(summed, np.sum(losses), rtol=1e-4)
 

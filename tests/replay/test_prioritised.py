@@ -21,7 +21,7 @@ def served():
     """Makes a table of windows of one transition, whose first observation is 0, 1, 2, …, and fills it."""
     servers = []
 
-    def make(of_windows, *, size=1000, exponent=0.6):
+    def make(of_windows, *, size=1000, exponent=0.6, discounts=None):
         table = windows.table(
             windows.window_spec(CHUNK), size, min_size=1, samples_per_insert=None, batch_size=4,
             priority_exponent=exponent,
@@ -37,8 +37,10 @@ def served():
             SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
         )
         for t in range(len(of_windows) + 2):
-            no = np.zeros(1, bool)
-            step = Step(np.array([[t]], np.float32), np.zeros(1, np.float32), np.ones(1, np.float32), no, no)
+            no, discount = np.zeros(1, bool), np.ones(1, np.float32)
+            if discounts is not None and 0 < t <= len(discounts):
+                discount[0] = discounts[t - 1]
+            step = Step(np.array([[t]], np.float32), np.zeros(1, np.float32), discount, no, no)
             if t == 0:
                 writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
             else:
@@ -99,6 +101,21 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     assert client.server_info()[tables.REPLAY].current_size == 10
     assert writer.num_unsound == 4 and 0 < writer.columns()["priority_seconds"] < 10
     assert writer.columns()["priority_seconds"] is None, "of a period without any"
+
+
+def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
+    """Drawn again and again it would keep every other window from the learner."""
+    from impala.replay.checks import Checks, Source
+
+    server, client = served([*np.ones(10), 1e30], discounts=[*np.ones(10), 0.5])
+    assert set(draws(server, 10, 10)[0]) == {10}, "nothing else is drawn"
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, Source(0, 0, 1, 1, 1), lambda: 0)
+    source = windows.Windows(
+        client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0"
+    )
+    seen = {int(first) for _ in range(20) for first in source.get(timeout_seconds=60).observation.numpy()[0, :, 0]}
+    assert seen == set(range(10)) and client.server_info()[tables.REPLAY].current_size == 10
+    assert 8 <= source.counts()["unsound:discount"] <= 64, "those that were on their way before"
 
 
 def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed_out(served):
