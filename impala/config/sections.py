@@ -149,7 +149,7 @@ class ActorConfig(Model):
     num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
-    max_pending: Count = 50  # windows of an actor that may be on their way to the table
+    max_pending: Count = 50  # windows of an actor that may be on their way to the table; one for each environment
     max_episode_frames: Count = 50_000  # of Atari's games in training
 
     @property
@@ -256,8 +256,9 @@ class DpgConfig(Model):
 
 
 class PpoConfig(Model):
-    """A policy and a value, trained several times on what was just played: agents/ppo.py. The defaults are those of
-    OpenAI's Baselines; `loss.correction` is `clip` or `penalty`, `loss.lambda` the advantages' λ."""
+    """A policy and a value, trained several times on what was just played: agents/ppo.py. The defaults of the clip are
+    those of OpenAI's Baselines, but for `value_clip`; `loss.correction` is `clip` or `penalty`, `loss.lambda` the
+    advantages' λ."""
 
     name: Literal["ppo"] = "ppo"  # or package.module:name
     num_epochs: Times = 4  # M, passes over the unrolls of an iteration

@@ -81,6 +81,10 @@ class Epochs:
         taken, self._increments = self._increments, np.zeros(self._statistics.size)
         return taken
 
+    def drop_kl(self) -> None:
+        """Drops a measured KL that was not sent."""
+        self._increments = self._statistics.without_kl(self._increments)
+
     def put_back(self, taken: np.ndarray) -> None:
         """Restores increments that were refused, but for the KL, by which the other workers have adapted β already."""
         self._increments += self._statistics.without_kl(taken)

@@ -128,7 +128,8 @@ class ParameterServer:
         """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.
 
         At a barrier one that is not finite waits, too, and the update is of the others: if its worker went on alone, it
-        would be a round ahead of them.
+        would be a round ahead of them. A round in which none is finite changes nothing and counts as an update, so that
+        every round has its place in an iteration.
 
         Args:
           accepted: called with the number of the update that the gradient is a part of, before anybody else sees
@@ -224,6 +225,7 @@ class ParameterServer:
         self._changed.notify_all()
         sound = [(push, accepted) for push, accepted, verdict in in_order if verdict is Verdict.ACCEPTED]
         if not sound:
+            self.version += 1
             return
         pushes, told = zip(*sound)
         with self._account.part("applying"):

@@ -31,7 +31,7 @@ class Bundle(Base):
         self._exploration = agent.make_exploration(config, spec)
         self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
         self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
-        self._target = -1  # number of the θ⁻ in use
+        self._target, self._is_answered = -1, False  # number of the θ⁻ in use; whether the server has had a gradient
         self._replay = replay or InMemory(config, spec, _generator(config, index, incarnation))
         self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
@@ -95,8 +95,14 @@ class Bundle(Base):
         """Forgets the steps that went with an accepted gradient; those of a refused one go with the next."""
         from impala.learning.server import Verdict
 
+        self._is_answered = True
         if verdict in (Verdict.ACCEPTED, Verdict.REPEATED):  # what is repeated was accepted, its answer lost
             self._num_steps -= self._num_sent
+
+    @property
+    def is_dated(self) -> bool:
+        """See `Base`: with the first batch, before which it filled its replay."""
+        return self._num_drawn == 1 and not self._is_answered
 
     @property
     def wants_target(self) -> bool:

@@ -96,7 +96,7 @@ class Exchange:
         self, requests: Sequence[Callable], shards: Sequence[Shard], versions: Sequence[int], *,
         frames_per_step: int, should_stop: Callable[[], bool],
     ):  # fmt: skip
-        self._requests, self._shards, self._versions = requests, shards, list(versions)
+        self._requests, self._shards, self.versions = requests, shards, list(versions)
         self._frames_per_step, self._should_stop, self._number = frames_per_step, should_stop, 0
 
     def __call__(self, gradient, num_transitions: int, increments: np.ndarray, is_outlier: bool = False) -> Answer:
@@ -114,7 +114,7 @@ class Exchange:
                 np.array([version, num_transitions * self._frames_per_step, flags], np.int64),
                 increments, gradient.metrics, gradient.columns, *(gradient.arrays[index] for index in shard.tensors),
             )
-            for request, shard, version in zip(self._requests, self._shards, self._versions)
+            for request, shard, version in zip(self._requests, self._shards, self.versions)
         ]  # fmt: skip
         arrays: list[Any] = [None] * sum(len(shard.tensors) for shard in self._shards)
         answers = []
@@ -122,7 +122,7 @@ class Exchange:
             answers.append(remote.result_of(one, self._should_stop))
             for index, array in zip(shard.tensors, answers[-1][3:], strict=True):
                 arrays[index] = array
-        self._versions = [int(head[1]) for head, *_ in answers]
+        self.versions = [int(head[1]) for head, *_ in answers]
         (verdict, version, frames), settings, statistics = answers[0][:3]
         return Answer(int(verdict), int(version), int(frames), arrays, statistics, settings)
 

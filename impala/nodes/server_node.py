@@ -202,6 +202,8 @@ class ServerNode(ShardNode):
         self._others, self._logged = others, time.monotonic()
         self._optimizer = shared.make_optimizer(config, self._parameters)
         self._target = list(getattr(self.network, "target_variables", ()))
+        # Of another network, since `network` may be in the midst of being saved when an evaluator asks.
+        self._told = agents.of(config).make_network(config, spec, on_cpu=True) if self.statistics.size else self.network
         self._saved_statistics = tf.Variable(self.statistics.initial())
         self._trackables = dict(network=self.network, optimizer=self._optimizer)
         if self.statistics.size:
@@ -241,8 +243,8 @@ class ServerNode(ShardNode):
         for shard, (_, _, parameters, _) in zip(self._shards, parts):
             for tensor, array in zip(shard.tensors, parameters):
                 arrays[tensor] = array
-        shared.use_statistics(self._config, self.network, self.statistics, parts[0][-1])
-        others = [variable.numpy() for variable in variables_of(self.network)[len(arrays) :]]
+        shared.use_statistics(self._config, self._told, self.statistics, parts[0][-1])
+        others = [variable.numpy() for variable in variables_of(self._told)[len(arrays) :]]
         return parts[0][0], arrays + others
 
     def frames(self) -> int:

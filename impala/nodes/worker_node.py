@@ -32,31 +32,36 @@ class WorkerNode:
         replay = None if table is None else InTable(place, table)
         self._worker = workers.make(config, spec, index, self._incarnation, replay=replay)
 
-    def _join(self) -> exchanging.Exchange:
-        """Takes over the server's parameters; returns the connection to it."""
+    def _connect(self) -> exchanging.Exchange:
+        """Joins the server; returns the connection to it."""
         from impala.acting import remote
 
-        worker, variables = self._worker, self._worker.variables
-        facts, shapes = worker.facts, [tuple(v.shape) for v in variables]
-        shards = exchanging.shards_of(self._config, shapes, facts, len(worker.increments()))
-        arrays, states = [None] * len(variables), []
-        for server, shard in zip(self._servers, shards, strict=True):
-            pending = remote.over_rpc(server.futures.join)(self._index, tuple(facts))
+        worker = self._worker
+        shapes = [tuple(variable.shape) for variable in worker.variables]
+        self._shards = exchanging.shards_of(self._config, shapes, worker.facts, len(worker.increments()))
+        versions, life = self._join(), remote.new_life(self._incarnation)
+        requests = [self._request(server, shard, life) for server, shard in zip(self._servers, self._shards)]
+        return exchanging.Exchange(
+            requests, self._shards, versions, frames_per_step=self._spec.frames_per_step,
+            should_stop=self._stop.is_set,
+        )  # fmt: skip
+
+    def _join(self) -> list[int]:
+        """Takes over the server's parameters; returns their version in each shard."""
+        from impala.acting import remote
+
+        worker, arrays, states = self._worker, [None] * len(self._worker.variables), []
+        for server, shard in zip(self._servers, self._shards, strict=True):
+            pending = remote.over_rpc(server.futures.join)(self._index, tuple(worker.facts))
             states.append(remote.result_of(pending, self._stop.is_set))
             for tensor, array in zip(shard.tensors, states[-1][2], strict=True):
                 arrays[tensor] = array
         version, frames, _, statistics, settings = states[0]
         worker.heed(settings)
         worker.assign(version, frames, arrays, statistics)
-        self._shards = shards
         if worker.wants_target:
             self._fetch_target()
-        life = remote.new_life(self._incarnation)
-        requests = [self._request(server, shard, life) for server, shard in zip(self._servers, shards)]
-        return exchanging.Exchange(
-            requests, shards, [version for version, *_ in states], frames_per_step=self._spec.frames_per_step,
-            should_stop=self._stop.is_set,
-        )  # fmt: skip
+        return [version for version, *_ in states]
 
     def _fetch_target(self) -> None:
         """Takes over the server's θ⁻."""
@@ -91,7 +96,7 @@ class WorkerNode:
         from impala.timing import TimeAccount
 
         try:
-            exchange = self._join()
+            exchange = self._connect()
             processes.begin(self._stop)
             self._work(exchange, TimeAccount())
         except remote.Stopped:
@@ -110,6 +115,8 @@ class WorkerNode:
             if (batch := worker.batch()) is None:
                 report.add(worker.act())
             else:
+                if worker.is_dated:
+                    exchange.versions = self._join()
                 gradient = worker.differentiate(batch)
                 with account.part("blocked"):
                     answer = exchange(

@@ -110,6 +110,7 @@ class Base:
     def answered(self, verdict: int) -> None:
         """Takes the server's verdict on its last gradient."""
 
+    is_dated = False  # whether it has gone without an answer for so long that it should join again
     wants_target = False  # whether it is time for `assign_target`
 
     def assign_target(self, number: int, arrays: Sequence) -> None:
@@ -151,7 +152,7 @@ class Worker(Base):
             self._closing.append(environment.close)
         self._steps = actors.interleave(loops)
         make_batches = functools.partial(shared.make_batches, config, self.network, spec, index, incarnation)
-        self._batches, self._to_come = make_batches(), None  # batches of the iteration under way
+        self._batches, self._to_come, self._place = make_batches(), None, 0  # batches of the iteration under way
         # Traced before anything is played, so that the names of its metrics are known.
         blank = self._stacked([zeros(agent.make_chunk_spec(config, spec))] * config.learner.batch_size)
         self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
@@ -166,21 +167,37 @@ class Worker(Base):
     def batch(self):
         """Returns the next batch to differentiate, or None until each lane has ended its unroll.
 
-        At a barrier all workers' iterations end at the same updates: one that came late, since its process had to start
-        again, trains on fewer batches and plays with the others again.
+        At a barrier all workers' iterations end at the same updates, and a batch has the same place in all of them: a
+        worker that came late, since its process had to start again, or that a round went on without, leaves out what
+        the others have had.
         """
+        iteration, place = divmod(self.version, self._batches.num_batches)
         if self._to_come is not None:
-            batch = next(self._to_come, None)  # to the end: there it measures how far the policy has moved
-            if batch is not None and self.version // self._batches.num_batches == self._iteration:
+            batch = None
+            if iteration == self._iteration:
+                batch = self._batch_at(place)
+            elif self._place == self._batches.num_batches and place == 0:
+                next(self._to_come, None)  # to the end: there it measures how far the policy has moved
+            if batch is not None:
                 return batch
             self._to_come = None
             self._adopt()
         if len(self._chunks) < self._config.learner.batch_size:
             return None
-        self._iteration = self.version // self._batches.num_batches
+        self._iteration, self._place = iteration, 0
         self._to_come = iter(self._batches(self._stacked(self._chunks)))
         self._chunks.clear()
-        return next(self._to_come)
+        return self._batch_at(place)
+
+    def _batch_at(self, place: int):
+        """Returns the batch of a place in the iteration, or the next one if that is later; None at the end."""
+        num_left_out = max(0, place - self._place)
+        for _ in range(num_left_out):
+            next(self._to_come)
+        if num_left_out:
+            self._batches.drop_kl()  # β was adapted by the others'
+        self._place += num_left_out + 1
+        return next(self._to_come, None)
 
     def forget(self) -> None:
         """See `Base`; the rest of an iteration would train a policy that it was not played by."""

@@ -172,6 +172,35 @@ def test_a_worker_that_came_late_leaves_its_iteration_when_the_others_end_theirs
         assert batches_until_it_plays(begins + 1) == expected
 
 
+@pytest.mark.parametrize("joins_at, trains, adapts", [(0, 3 * [1] + 6 * [0], [3]), (2, [1] + 6 * [0], [1]), (3, 6 * [0], [0]), (4, 5 * [0], [])])
+def test_a_worker_that_came_late_trains_what_the_others_train_and_adapts_no_beta_twice(play, joins_at, trains, adapts):
+    """Three passes for the policy and six for the values; the others send their KL with the first of the latter."""
+    _, worker = play(loss__correction="penalty", agent__num_epochs=3, agent__num_value_epochs=6, agent__num_minibatches=1)
+    arrays, state = [v.numpy() for v in worker.variables], worker._batches.state
+    worker.assign(joins_at, 0, arrays, state)
+    while (batch := worker.batch()) is None:
+        worker.act()
+    seen = []
+    while batch is not None:
+        seen.append((batch.trains.tolist(), worker.increments()[1] > 0))
+        worker.assign(joins_at + len(seen), 0, arrays, state)
+        batch = worker.batch()
+    assert [of_policy for (of_policy, _), _ in seen] == trains
+    assert [index for index, (_, has_kl) in enumerate(seen) if has_kl] == adapts
+    assert not worker.increments().any()
+
+
+def test_a_worker_that_a_round_went_on_without_leaves_its_batch_out_and_measures_no_kl_too_late(play):
+    _, worker = play(loss__correction="penalty", agent__num_epochs=2, agent__num_minibatches=2)
+    arrays, state = [v.numpy() for v in worker.variables], worker._batches.state
+    while worker.batch() is None:
+        worker.act()
+    for version, goes_on in ((1, True), (3, True), (6, False)):  # iterations end at 4 and 8
+        worker.assign(version, 0, arrays, state)
+        assert (worker.batch() is not None) == goes_on
+    assert not worker.increments().any()
+
+
 def test_a_chunk_that_is_not_finite_is_never_trained_on(play):
     _, worker = play(environment__name="tests.learning.test_epochs:Infinite")
     with pytest.raises(ValueError, match="observation holds a value that is not finite"):

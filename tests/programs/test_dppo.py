@@ -152,7 +152,7 @@ def test_what_is_shared_goes_on_where_it_stood_and_is_saved_with_the_network(run
 
 
 def test_a_late_worker_is_not_waited_for(tmp_path):
-    """Three workers, one of which is slow: with D = 1 updates are of two, and gradients of the third mostly late."""
+    """Three workers: with D = 1 updates are of the first two gradients that come, and the third is late."""
     folder = tmp_path / "run"
     result = run(*DPPO, "--run", folder, "--actor.num-actors", 3, "--server.num-late", 1, "--total-frames", 12_000, "--target-return", "null")
     assert result.returncode == 0, result.stderr

@@ -1,7 +1,9 @@
 """Gorila: DQN with a parameter server, bit for bit where there is one bundle; then real processes."""
 
 import functools
+import os
 import threading
+import time
 from concurrent import futures
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from impala import config as config_lib
 from impala import lockstep
 from impala.agents import q_learning, shared
 from impala.learning import server as servers
-from impala.nodes import checking, workers, working
+from impala.nodes import checking, exchanging, workers, working
 from impala.nodes.worker_node import WorkerNode
 from tests.programs.running import interrupted_and_resumed, mean_staleness, rows, run
 
@@ -127,6 +129,71 @@ def test_the_server_refuses_an_outlier_and_counts_its_steps_with_the_next_gradie
     counts = server.counts
     assert counts[servers.Verdict.ACCEPTED] == server.version == 2 and counts[servers.Verdict.OUTLIER] == 1
     worker.close()
+
+
+def test_the_worker_says_which_loss_is_an_outlier_and_the_server_refuses_it(shard):
+    """A batch whose rewards are a thousand times as large, sent as a worker sends it."""
+    node, made = shard(server__outlier_deviations=4.0, loss__reward_clipping="none")
+    worker = workers.make(made, checking.check(made), 0)
+    facts = worker.facts._replace(parameters=node._mine.parameters)  # in one process layers get other names
+    version, frames, arrays, statistics, _ = node.join(0, tuple(facts))
+    worker.assign(version, frames, arrays, statistics)
+    shards = exchanging.shards_of(made, [tuple(v.shape) for v in worker.variables], facts, 0)
+
+    def request(number, *sent):
+        answer = node.push((0, 0), number, *sent)
+        return SimpleNamespace(wait=lambda seconds: True, result=lambda: answer)
+
+    exchange = exchanging.Exchange([request], shards, [version], frames_per_step=1, should_stop=lambda: False)
+    for loss in np.random.default_rng(0).normal(1.0, 0.1, size=1_000):
+        worker._outliers(float(loss))
+    while (batch := worker.batch()) is None:
+        worker.act()
+    before = node.server.read()[2]
+    gradient = worker.differentiate(batch._replace(r_t=1_000.0 + batch.r_t))
+    answer = exchange(gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient))
+    assert answer.verdict == servers.Verdict.OUTLIER and answer.version == 0
+    for one, other in zip(before, node.server.read()[2]):
+        np.testing.assert_array_equal(one, other)
+    gradient = worker.differentiate(batch)
+    answer = exchange(gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient))
+    assert answer.verdict == servers.Verdict.ACCEPTED and answer.version == 1
+    worker.close()
+
+
+def test_a_bundle_takes_the_newest_parameters_before_its_first_gradient():
+    """It may have filled its replay for minutes: a gradient at the parameters of its join would be too old."""
+    made = config()
+    worker = workers.make(made, checking.check(made), 0)
+    worker.assign(0, 0, [v.numpy() for v in worker.variables], None)
+    seen = [worker.is_dated]
+    for number in range(2):
+        while worker.batch() is None:
+            worker.act()
+        seen.append(worker.is_dated)
+        worker._num_sent = 0
+        worker.answered(servers.Verdict.STALE)
+        seen.append(worker.is_dated)
+    assert seen == [False, True, False, False, False]
+    worker.close()
+
+
+@pytest.fixture
+def shard(tmp_path, monkeypatch):
+    """Returns a function that makes a server and its configuration."""
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    from impala.nodes import server_node
+    from impala.nodes.run import Run
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+
+    def make(**overrides):
+        made = config(**overrides)
+        return server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0)), made
+
+    return make
 
 
 @pytest.mark.parametrize("verdict, is_counted", [("ACCEPTED", True), ("REPEATED", True), ("STALE", False)])
