@@ -19,7 +19,7 @@ def main() -> int:
 
 
 def _end(*_) -> None:
-    os.write(2, b"interrupted before training began\n")
+    os.write(2, b"interrupted before anything began\n")
     os._exit(130)
 
 

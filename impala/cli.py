@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import errno
+import functools
 import os
 import re
 import shlex
@@ -136,6 +137,15 @@ def _raise_on_interrupt() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a script's background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = functools.partial(_raise_again, sys.unraisablehook)
+
+
+def _raise_again(hook, unraisable) -> None:
+    """Repeats a Ctrl-C that Python drops, since it came in a finalizer, or in what Python calls around a fork."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):  # a little later: raised here it would be dropped again
+        threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    else:
+        hook(unraisable)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
@@ -309,6 +319,7 @@ def rollback(options: argparse.Namespace, rest: list[str]) -> int:
         raise config_lib.ConfigError([f"{options.run}: holds no config.yaml; expected a run folder"])
     if runs_lib.is_running(options.run):
         raise config_lib.ConfigError([f"{options.run}: is training; expected a run that has ended: Ctrl-C ends it"])
+    runs_lib.refuse_if_written(options.run)
     folders = runs_lib.member_folders(options.run)
     for folder in folders:  # all of a population, or none
         try:

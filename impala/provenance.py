@@ -34,7 +34,7 @@ def _changed() -> str:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parents[1]), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True)
     return done.stdout.strip()
 

@@ -70,11 +70,12 @@ def check(config: config_lib.Config):
 def _answering(config: config_lib.Config):
     """Ends the command if the block, which makes and plays environments, takes longer than `liveness_seconds`."""
     names = ", ".join(map(repr, config.environment.tasks))
+    own = "".join(f", or {key}: {word!r}" for key, word in config.own_parts.items())
 
     def end():
         _tell(
-            f"environment.name: {names} is silent for {config.liveness_seconds:g} s, liveness_seconds, while it is "
-            "made and played for a few steps; expected an answer", sys.stderr,
+            f"environment.name: {names}{own} is silent for {config.liveness_seconds:g} s, liveness_seconds, while it "
+            "is made and tried for a few steps; expected an answer", sys.stderr,
         )  # fmt: skip
         os._exit(processes.EXIT_TRY_AGAIN)
 
@@ -141,7 +142,14 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     with Interrupts() as interrupts:
         with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
             while outcome.status is None:
-                launched, on_tick = launch()
+                try:
+                    launched, on_tick = launch()
+                except OSError as error:  # no memory, or the run's folder is gone
+                    if not restarts.count:
+                        raise
+                    screen.say(f"the nodes cannot be started any more ({error}): the run ends")
+                    outcome = supervising.Outcome(processes.EXIT_TRY_AGAIN)
+                    break
                 try:
                     outcome = supervising.Supervisor(
                         launched, interrupts, on_tick=on_tick, say=screen.say, restarts=restarts,
@@ -150,8 +158,9 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                 except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
                     raise config_lib.ConfigError([str(error)]) from None
                 # The time since the newest checkpoint counts in wall_seconds, though its updates are lost.
-                if not config.cluster.shared_folder:  # else `saved_at` may be by another host's clock
-                    started = launched.node(_head(launched, config, 0)).facts.get("saved_at") or started
+                if saved_at := launched.node(_head(launched, config, 0)).facts.get("saved_at"):
+                    # With a shared folder it may be by another host's clock: what is lost does not count.
+                    started = time.monotonic() if config.cluster.shared_folder else saved_at
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
         _tell(f"{', '.join(left)} did not stop; the process ends without waiting", sys.stderr)

@@ -1,5 +1,6 @@
 """Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -267,6 +268,55 @@ def test_the_first_five_differences_are_named(capsys, tmp_path):
     assert {line.split(":")[0] for line in lines} < set(keys)
 
 
+DROPPED = """
+import signal, time
+from impala import cli
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored where the tests run in the background
+
+class Loud:
+    def __del__(self):
+        raise {what}
+
+cli._raise_on_interrupt()
+try:
+    Loud()
+    time.sleep(0.5)
+    print("went on")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("what, outcome", [("KeyboardInterrupt", "interrupted"), ("ValueError", "went on")])
+def test_a_ctrl_c_that_python_drops_is_raised_again(what, outcome):
+    """Python drops what is raised in a finalizer, as here, and in what it calls around a fork."""
+    done = subprocess.run([sys.executable, "-c", DROPPED.format(what=what)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{outcome}\n" and ("Exception ignored" in done.stderr) == (what == "ValueError")
+
+
+def test_a_run_into_which_an_earlier_launch_still_writes_is_not_moved_or_rolled_back(tmp_path, capsys):
+    """Its learner may outlive a killed launcher by minutes, and writes by the folder's name."""
+    folder, config = tmp_path / "run", config_lib.load("configs/catch.yaml")
+    runs.RunFolder(folder, config).close()
+    with (folder / "checkpoints.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        says = f"--run {folder}: a node of an earlier launch still writes there and holds {folder}/checkpoints.lock"
+        with pytest.raises(config_lib.ConfigError, match=says) as caught:
+            runs.RunFolder(folder, config, restart=True)
+        assert caught.value.status == 75
+        assert cli.main(["rollback", str(folder), "--updates", "1"]) == 75 and says in capsys.readouterr().err
+    runs.RunFolder(folder, config, restart=True).close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_first_launch_that_was_killed_while_it_wrote_its_configuration_is_no_obstacle(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml.tmp").write_text("half of it")
+    runs.RunFolder(folder, config_lib.load("configs/catch.yaml")).close()
+
+
 @pytest.mark.parametrize(
     "command", ["train", "evaluate", "export", "compare", "plot", "bench", "runs", "doctor"]
 )  # fmt: skip
@@ -300,6 +350,7 @@ def test_help_names_every_key(capsys):
     (["bench", "--config", "configs/catch.yaml", "--network.torso", "shallow"], "expected mlp"),
     (["bench", "--json", "nowhere/bench.json"], "--json nowhere/bench.json: expected a file in a folder that exists"),
     (["bench", "--json", "configs"], "--json configs: expected a file in a folder that exists"),
+    (["bench", "population"], "population.size=4: the bench runs one member; expected --population.size 1"),
     (["compare", "lag", "--output", "README.md"], "--output README.md: File exists; expected a folder that can be made"),
     (["compare", "lag", "--output", "README.md/x"], "--output README.md/x: Not a directory; expected a folder"),
     (["train", "catch", "--program", "dqn"], "expected no such key (it is set in catch.yaml; impala train --list names"),

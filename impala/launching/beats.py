@@ -102,8 +102,8 @@ class Pulse:
         """Keeps facts for the launcher, in types that JSON can hold; they go with the next sign of life."""
         self._facts |= facts
 
-    def send(self) -> None:
-        """Sends a sign of life, if there is a launcher to hear it."""
+    def send(self, patience_seconds: float = 0.0) -> None:
+        """Sends a sign of life, if there is a launcher to hear it; waits for room in its socket for so long."""
         if self._socket is None:
             return
         with self._watching:
@@ -112,8 +112,17 @@ class Pulse:
             name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),
             facts=dict(self._facts),
         )  # fmt: skip
+        message = json.dumps(beat, ensure_ascii=False).encode(errors="replace")
+        deadline = time.monotonic() + patience_seconds
         with self._sending, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy
-            self._socket.sendto(json.dumps(beat).encode(), "\0" + os.environ[ADDRESS_VARIABLE])
+            while True:
+                try:
+                    self._socket.sendto(message, "\0" + os.environ[ADDRESS_VARIABLE])
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.02)
 
     def beat(self, each_second=lambda: None) -> None:
         """Starts a thread that sends a sign of life and calls `each_second`, every second from now on."""

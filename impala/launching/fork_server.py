@@ -55,7 +55,7 @@ class Child:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = float("inf")) -> int:
         """Returns the exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
@@ -115,6 +115,7 @@ class ForkServer:
                     socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
                     if answer := self._answer(_ANSWER_SECONDS):
                         return Child(int(answer))
+                    self._end_late()
         self.close()
         return None
 
@@ -125,6 +126,15 @@ class ForkServer:
             if select.select([self._socket], [], [], 0.1)[0]:
                 return self._socket.recv(_MAX_BYTES)
         return b""
+
+    def _end_late(self) -> None:
+        """Ends the server, and a child that it has forked but not told of in time, which nobody would ever end."""
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError, ValueError):
+            child = Child(int(self._answer(1.0)))
+            child.kill()
+            child.wait(_ANSWER_SECONDS)
 
     def close(self) -> None:
         """Ends the server; its children go on."""

@@ -18,6 +18,7 @@ class Interrupts:
         self.count, self._last = 0, float("-inf")
 
     def __enter__(self):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it came ignored, nobody could wait for a child
         ours = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup, background jobs: stay ignored
         self._previous = {number: signal.signal(number, self._on_signal) for number in ours}
         return self

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from impala.launching import processes
+
 _OF_SETTINGS = re.compile("[0-9a-f]{12}")  # the name of a folder of copies; nothing else is ours to remove
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")  # of a copy; DONE is written last
 
@@ -43,7 +45,10 @@ class Keeper:
         checkpointer = DefaultCheckpointer(path=str(self._folder))
         try:
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
+        except MemoryError:
+            raise
         except Exception as error:  # RuntimeError, ValueError: whatever Reverb raises for a damaged file
+            processes.check_port_is_free(port)  # else the copy is not to blame
             words.append(self._move_aside(_line(error)))
             self._folder.mkdir()
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)

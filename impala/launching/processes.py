@@ -51,10 +51,13 @@ def launched_at(started: float) -> float:
     return float(os.environ.get(STARTED_VARIABLE, started))
 
 
-def refuse(message: str) -> None:
-    """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises."""
+def refuse(message: str, status: int = EXIT_USAGE) -> None:
+    """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises.
+
+    With status 75 the run may start its nodes again.
+    """
     if os.environ.get(NODE_VARIABLE):
-        finish(EXIT_USAGE, message)
+        finish(status, message)
     raise UsageError(message)
 
 
@@ -173,8 +176,8 @@ def hold(path: Path, stop: beats.Pulse) -> None:
             if time.monotonic() > deadline:
                 refuse(
                     f"{path}: held by a node of an earlier launch; expected it to end with its launcher: wait, or end "
-                    "the process that fuser names"
-                )
+                    "the process that fuser names", EXIT_TRY_AGAIN,
+                )  # fmt: skip
 
 
 def check_port_is_free(port: int) -> None:
@@ -184,7 +187,7 @@ def check_port_is_free(port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the launcher's `ports.Holder` may hold it
             probe.bind(("", port))
         except OSError as error:
-            refuse(f"port {port}: {error.strerror}; expected a free port, start the run again")
+            refuse(f"port {port}: {error.strerror}; expected a free port, start the run again", EXIT_TRY_AGAIN)
 
 
 def finish(status: int = 0, words: str = "") -> None:
@@ -197,7 +200,7 @@ def finish(status: int = 0, words: str = "") -> None:
     pulse = _pulse or getattr(_of_thread, "pulse", None)
     if pulse is not None:
         pulse.note(last_words=words[:_MAX_WORDS], status=status)
-        pulse.send()
+        pulse.send(patience_seconds=1.0)
     if os.environ.get(NODE_VARIABLE):
         flush()
         os._exit(status)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from impala import config as config_lib
 from impala import own, provenance
-from impala.launching import launches
+from impala.launching import launches, processes
 
+_LOOK_SECONDS = 0.1
 PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -31,13 +32,16 @@ class RunFolder:
         self.path = Path(path).resolve()
         if restart and self.path.exists():
             self._refuse_others()
-            self._lock_or_refuse().close()
+            lock = self._lock_or_refuse()
             aside = self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}")
             try:
+                refuse_if_written(self.path)
                 self.path.rename(aside)
             except OSError as error:  # a disk is mounted there
                 line = f"--restart --run {path}: {error.strerror}; expected a folder that can be renamed to {aside}"
                 raise config_lib.ConfigError([line]) from None
+            finally:
+                lock.close()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -65,7 +69,11 @@ class RunFolder:
         except OSError as error:
             raise config_lib.ConfigError([f"--run {self.path}: {error.strerror}; expected a writable folder"]) from None
         try:
+            if _is_locked(self.path / "lock"):
+                time.sleep(_LOOK_SECONDS)  # `is_running` may have looked just now
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_file_at(lock, self.path / "lock"):  # another process has moved or removed it meanwhile
+                raise BlockingIOError
         except BlockingIOError:
             lock.seek(0)
             holder = lock.read().strip() or "another process"
@@ -86,7 +94,8 @@ class RunFolder:
         """Refuses a folder that holds something but no run."""
         if not self.path.is_dir() or (self.path / "config.yaml").exists():
             return
-        others = sorted(entry.name for entry in self.path.iterdir() if entry.name != "lock")
+        ours = ("lock", "config.yaml.tmp")  # the latter, where a first launch was killed
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in ours)
         if others:
             raise config_lib.ConfigError(
                 [f"--run {self.path}: holds {others[0]!r} but no run; expected an empty folder or a run's"]
@@ -212,11 +221,35 @@ def versions(config: config_lib.Config) -> str:
 
 def is_running(folder: Path) -> bool:
     """Returns whether a process holds the run folder."""
+    return _is_locked(folder / "lock")
+
+
+def refuse_if_written(path: Path) -> None:
+    """Raises ConfigError, status 75, if a node of a launch that has ended still writes into the run at `path`."""
+    for folder in member_folders(path):
+        if _is_locked(folder / "checkpoints.lock"):
+            lock = folder / "checkpoints.lock"
+            error = config_lib.ConfigError([
+                f"--run {path}: a node of an earlier launch still writes there and holds {lock}; expected it to end "
+                "soon: try again, or end the process that fuser names"
+            ])  # fmt: skip
+            error.status = processes.EXIT_TRY_AGAIN
+            raise error
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        with (folder / "lock").open() as lock:
+        with path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         pass
     return False
+
+
+def _is_file_at(file, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

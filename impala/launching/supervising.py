@@ -197,6 +197,7 @@ class Supervisor:
         if not any(saved):
             newest = "there is no checkpoint: it begins anew" if saved else "it had not come as far as its checkpoint"
         self._say(f"{lost:,} frames are lost; {newest}")
+        self._restarts.has_saved |= any(saved)
         self._keep(row, lost)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -250,6 +251,9 @@ class Supervisor:
         # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
         began = {name for name in heads if _has_begun(nodes, name, heads[name])}
         if was_interrupted and not began:
+            if self._restarts.has_saved:  # before its nodes were started again
+                self._say("interrupted while the nodes started again: the newest checkpoint is as before")
+                return 0
             self._say("interrupted before the first update: there is nothing new to save")
             return EXIT_INTERRUPTED
         lost = {name: heads[name] for name in began if heads[name] != 0}
@@ -290,14 +294,15 @@ def _report(nodes: Nodes, ended: dict[str, int]) -> int:
         return EXIT_FAILED
     name = _worst(failed, f"{nodes.roles.head}/0")
     status, log, words = failed[name], nodes.log(name), nodes.node(name).facts.get("last_words")
-    if status == EXIT_USAGE:
-        _tell(words or name)
-        return EXIT_USAGE
-    if words or log is None:
+    if status == EXIT_USAGE and words:
+        _tell(words)
+    elif words or log is None:
         _tell(f"{name} ended with {_shown(status)}: {words}")
     else:
         _tell(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
         _tell(_end_of_log(log))
+    if status == EXIT_USAGE:
+        return EXIT_USAGE
     # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in nodes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed

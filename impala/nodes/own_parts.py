@@ -35,7 +35,10 @@ def try_out(config: Config, spec: EnvironmentSpec) -> None:
     Raises:
       ConfigError: one cannot be imported, takes other arguments, or returns something of another shape.
     """
-    code = f"import sys; sys.path[:] = {sys.path}; from impala.nodes import own_parts; own_parts.answer()"
+    code = (
+        f"import sys; sys.path[:] = {sys.path}; from impala.launching import processes; processes.end_with_parent(); "
+        "from impala.nodes import own_parts; own_parts.answer()"
+    )
     result = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((config, spec)), capture_output=True)
     answers = [line for line in result.stdout.decode(errors="replace").splitlines() if line.startswith(_ANSWER)]
     if not answers:  # the parts ended the process

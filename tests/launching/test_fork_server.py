@@ -186,10 +186,11 @@ def _write_what_it_sees(path):
 
 
 @pytest.mark.parametrize("imports", [(), ("json",)])
-def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports):
+def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports, monkeypatch):
     """Forked or not, and whoever is started first."""
     import launchpad as lp
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # unlike what the tests themselves run with
     program = lp.Program("sees")
     for label in ("actor", "learner", "table"):
         with program.group(label):
@@ -201,7 +202,7 @@ def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports):
         time.sleep(0.1)
     assert {type(process) is fork_server.Child for process in nodes._by_name.values()} == {bool(imports)}
     said = {label: (tmp_path / label).read_text() for label in ("actor", "learner", "table")}
-    assert said == {"actor": "", "learner": str(os.environ.get("CUDA_VISIBLE_DEVICES")), "table": ""}
+    assert said == {"actor": "", "learner": "-1", "table": ""}
 
 
 def test_nodes_are_started_without_a_server_that_is_gone(tmp_path, monkeypatch):

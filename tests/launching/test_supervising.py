@@ -80,6 +80,19 @@ def test_of_a_population_every_member_counts(monkeypatch):
         assert found._seconds_to_return("learner/1", -9) is not None
 
 
+@pytest.mark.parametrize("has_saved, status, says", [(True, 0, "the newest checkpoint is as before"), (False, 130, "nothing new to save")])
+def test_ctrl_c_while_nodes_start_again_is_no_early_one(has_saved, status, says):
+    class Starting(Nodes):
+        names, ended, stop = (lambda self: ["learner/0"]), (lambda self: {"learner/0": 130}), (lambda self, should_kill: None)
+
+    told, counted = [], restarts.Restarts(max_in_a_row=5, max_per_hour=9)
+    counted.has_saved = has_saved
+    watched = supervising.Supervisor(
+        Starting(), SimpleNamespace(count=1), on_tick=lambda: None, say=told.append, restarts=counted, new_incarnation=None
+    )
+    assert watched._end() == status and says in told[-1]
+
+
 def test_the_last_words_of_a_long_log_are_few(tmp_path):
     log = tmp_path / "log"
     log.write_text("x" * 2_000_000 + "\nTraceback (most recent call last):\n  here\nValueError: why\n" + "later\n" * 10_000)

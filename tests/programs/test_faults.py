@@ -218,7 +218,7 @@ def test_an_early_ctrl_c_is_one_line(tmp_path, library):
     wait_for(lambda: library in open(f"/proc/{process.pid}/maps").read(), START_SECONDS, "an import")
     press_ctrl_c(process)
     errors = end_of(process)
-    assert (process.returncode, errors) == (130, "interrupted before training began\n")
+    assert (process.returncode, errors) == (130, "interrupted before anything began\n")
     assert survivors(process) == []
 
 

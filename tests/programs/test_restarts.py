@@ -256,13 +256,14 @@ def test_an_environment_whose_reward_is_not_a_number_ends_its_actor_and_nothing_
 
 
 @pytest.mark.soak
-def test_a_run_whose_folder_is_gone_ends_in_a_line_when_a_node_has_to_start_again(catch):
+@pytest.mark.parametrize("victim, what", [("actor/0", "no node can be started"), ("learner/0", "the nodes cannot be started")])
+def test_a_run_whose_folder_is_gone_ends_in_a_line_when_a_node_has_to_start_again(catch, victim, what):
     process, folder = catch()
     shutil.rmtree(folder)
-    node(process, "actor/0").kill()
+    node(process, victim).kill()
     output, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 75 and "Traceback" not in errors
-    assert "no node can be started any more ([Errno 2] No such file or directory" in output
+    assert f"{what} any more ([Errno 2] No such file or directory" in output
     assert survivors(process) == []
 
 
