@@ -105,6 +105,10 @@ class Impala:
     def learn(self, total_steps: int, *, target_return: float | None = None, on_update=None) -> "Impala":
         """Trains on `total_steps` more agent steps, or until the last 100 episodes' mean score reaches the target.
 
+        By default the learning rate falls linearly to 0, from the first call's start to the end of this one. If several
+        calls follow each other, give `learner.learning_rate_frames`, the frames of all of them, or
+        `learner.learning_rate_schedule: constant`, in `overrides`.
+
         Args:
           on_update: called with every `lockstep.Update`.
         """
@@ -122,6 +126,7 @@ class Impala:
     def evaluate(self, episodes: int = 10, *, greedy: bool = False, task: int = 0) -> Evaluation:
         """Plays episodes with seeds that training never uses; samples actions, or takes the likeliest with `greedy`.
 
+        The seeds are the same in every call: the same weights play the same episodes again.
         `task` is the number of the environment, if the agent was trained on several.
         """
         if not isinstance(episodes, numbers.Integral) or episodes < 1:

@@ -77,3 +77,10 @@ def test_shipped_configurations_set_no_key_in_vain(word):
 ])  # fmt: skip
 def test_what_has_no_effect_is_named(word, keys, lines):
     assert config_lib.without_effect(config_lib.load(config_lib.shipped.trainings()[word], keys)) == lines
+
+
+@pytest.mark.parametrize("overrides, is_told", [({}, True), ({"learner.learning_rate_schedule": "constant"}, False), ({"total_frames": 40_000_000}, False)])
+def test_frames_without_a_learning_rate_are_named(overrides, is_told):
+    made = config_lib.load("configs/breakout.yaml", {"total_frames": 200_000_000} | overrides)
+    lines = [line for line in config_lib.without_effect(made) if "the learning rate is 0 from there to total_frames" in line]
+    assert lines == is_told * ["learner.learning_rate_frames=40000000: the learning rate is 0 from there to total_frames, 200000000, and nothing is learned"]

@@ -111,8 +111,8 @@ def compare(config: config_lib.Config, other: config_lib.Config, report: Callabl
         rounds.append([_whole(config), _whole(other)])
         report(f"both programs run {number} of 2 times")
     ours, theirs = ({name: statistics.fmean(one[name] for one in runs) for name in runs[0]} for runs in zip(*rounds))
-    frames_per_step = check(config).frames_per_step
-    return dict(this=ours, against=theirs, ratio=ours["train"] / theirs["train"], frames_per_step=frames_per_step)
+    ours["frames_per_step"], theirs["frames_per_step"] = check(config).frames_per_step, check(other).frames_per_step
+    return dict(this=ours, against=theirs, ratio=ours["train"] / theirs["train"])
 
 
 def _traffic(config: config_lib.Config) -> dict[str, float]:
@@ -132,6 +132,9 @@ def main(
     """The command `impala bench`; `names` are the names to print of the two configurations."""
     for one in (config, against) if against else (config,):
         estimates.check(one, check(one))
+        if one.population.size > 1:
+            line = f"population.size={one.population.size}: the bench runs one member; expected --population.size 1"
+            raise config_lib.ConfigError([line])
     if output and (output.is_dir() or not output.parent.is_dir()):
         raise config_lib.ConfigError([f"--json {output}: expected a file in a folder that exists"])
     result = compare(config, against) if against else measure(config)
@@ -182,12 +185,12 @@ def _print_exchange(exchange: dict, result: dict) -> None:
 
 
 def _print_comparison(result: dict, path: str, against: str) -> None:
-    frames = result["frames_per_step"]
     for name, row in ((path, result["this"]), (against, result["against"])):
+        frames = row["frames_per_step"]
         cpu_seconds = row["cpu_seconds_per_million_steps"] / frames
         print(f"{name}: {frames * row['train']:,.0f} frames/s; {cpu_seconds:,.0f} CPU seconds per million of them; "
               f"{_lag(row)}; {row['rss_mb']:,.0f} MB")  # fmt: skip
-    print(f"{path} runs at {100 * result['ratio']:.0f} % of {against}")
+    print(f"{path} runs at {100 * result['ratio']:.0f} % of the agent steps/s of {against}")
 
 
 def _lag(result: dict) -> str:

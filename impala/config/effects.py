@@ -67,6 +67,7 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
         "agent.clip_schedule": _CHANGES,
     },
     "network.hidden_sizes": {"network.torso": _one_of("mlp")},
+    "network.normalisation": {"network.torso": _not("mlp", "minatar")},
     "network.core_size": {"network.core": _one_of("lstm")},
     "environment.protocol": {"environment.name": _has_atari},
     "environment.action_set": {"environment.name": _has_atari},
@@ -100,4 +101,11 @@ def without_effect(config: Config) -> list[str]:
         if others and not any(conditions[other](value) for other, value in others.items()):
             reasons = " and ".join(f"{other}={value}" for other, value in others.items())
             lines.append(f"{key}={leaf.value} has no effect on training with {reasons}")
+    learner = config.learner
+    end = learner.learning_rate_frames or config.total_frames
+    if learner.learning_rate_schedule != "constant" and end < config.total_frames:
+        lines.append(
+            f"learner.learning_rate_frames={end}: the learning rate is 0 from there to total_frames, "
+            f"{config.total_frames}, and nothing is learned"
+        )
     return lines

@@ -145,7 +145,7 @@ class ActorConfig(Model):
     num_actors: Workers = 1  # processes
     num_environments: Annotated[int, Field(ge=1, le=100_000)] = 32  # of each actor
     num_lanes: Workers = 2  # groups of environments: one steps while another is inferred
-    num_environment_threads: Workers = 2  # of each actor
+    num_environment_threads: Workers = 2  # of each actor, for Atari's games; others are stepped by the lane's own
     num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
@@ -357,7 +357,7 @@ class LearnerConfig(Model):
     optimizer: Literal["adam", "rmsprop", "centered_rmsprop", "adagrad"] = "adam"
     learning_rate: LearningRate = 5e-4
     learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
-    learning_rate_frames: Frames | None = None  # where schedules end, a game's frames; total_frames if not given
+    learning_rate_frames: Frames | None = None  # where schedules end, frames of all tasks; total_frames if not given
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
     adam_beta1: Decay = 0.9
     rmsprop_decay: Decay = 0.99
@@ -439,7 +439,7 @@ class PopulationConfig(Model):
 
     size: Workers = 1  # members; 1 is no population
     burn_in_frames: Annotated[int, Field(ge=0, le=10**15)] = 20_000_000  # of a member, before it evolves
-    period_episodes: Count = 5_000  # of a member, between its evolutions
+    period_episodes: Annotated[int, Field(ge=100, le=10**9)] = 5_000  # of a member, between its evolutions
     threshold: NonNegative = 0.05  # by how much another's fitness must exceed a member's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
     spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # hyper-parameters begin within this factor, log-uniformly

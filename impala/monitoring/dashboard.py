@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 _VERDICTS = {
-    "actor-bound": "the learner waits for chunks: more actors or environments would help",
-    "learner-bound": "the queue is full and actors wait: a faster learner would help",
+    "actor-bound": "the learner waits for data: more actors or environments would help",
+    "learner-bound": "actors wait for the learner: a faster one would help",
     "table-bound": "both wait: the table is slow",
     "balanced": "nobody waits",
 }
@@ -120,7 +120,7 @@ class Dashboard:
         return (
             f"{_duration(row['wall_seconds'])}  frames {row['frames']:,}  "
             f"{_number(row['frames_per_second'], 0)} frames/s  updates {row['updates']:,}  {says}  "
-            f"{row['verdict']}  {_number(row['rss_mb'], 0)} MB"
+            f"{_verdict(row)[0]}  {_number(row['rss_mb'], 0)} MB"
             + "".join(f"  {n}: {_number(member['fitness'], 2)}" for n, member in enumerate(row.get("members", ())))
         )
 
@@ -141,13 +141,21 @@ class Dashboard:
             f"{row['frames']:,} of {self._total:,} frames",
             f"{_duration(row['wall_seconds'])} gone, " + (f"{_duration(left)} left" if left is not None else "…"),
         )
-        says = Text.assemble(("● ", "green" if row["verdict"] == "balanced" else "yellow"), (row["verdict"], "bold"),
-                             f": {_VERDICTS[row['verdict']]}")  # fmt: skip
+        verdict, why = _verdict(row)
+        says = Text.assemble(("● ", "green" if verdict == "balanced" else "yellow"), (verdict, "bold"), f": {why}")
         tasks = [Text(), _tasks(row["tasks"])] if len(row.get("tasks", ())) > 1 else []
         members = [Text(), _members(row["members"])] if row.get("members") else []
         places = [Text(row["places"], "dim")] if row.get("places") else []
         body = Group(progress, Text(), grid, *tasks, *members, *places, Text(), says, *said)
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
+
+
+def _verdict(row: dict[str, Any]) -> tuple[str, str]:
+    """Returns who waits for whom, in a word and in a sentence."""
+    if row.get("server_busy_fraction") is None:
+        return row["verdict"], _VERDICTS[row["verdict"]]
+    busy = f"server busy {_percent(row, 'server_busy_fraction')}"
+    return busy, "the rest of its time it waits for workers' gradients"
 
 
 def _lag(row: dict[str, Any], between: str = "/") -> str:
@@ -270,14 +278,15 @@ def _columns(row: dict[str, Any]):
             ("entropy", _number(row["entropy"], 3)),
             ("gradient norm", _number(row["grad_norm"], 1)),
             ("explained variance", _number(row["explained_variance"], 2)),
-            ("ρ > 1", percent("rho_clipped_fraction")),
+            ("ρ > ρ̄", percent("rho_clipped_fraction")),
             ("KL(μ‖π)", _number(row["kl_mu_pi"], 5)),
         ]
     left = [
         ("frames/s", _number(row["frames_per_second"], 0)),
         ("updates/s", _number(row["updates_per_second"])),
         *of_values,
-        ("learner waits", percent("learner_wait_fraction")),
+        ("server waits" if row.get("server_busy_fraction") is not None else "learner waits",
+         percent("learner_wait_fraction")),
         ("actors wait for the table", percent("actor_blocked_fraction")),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
     ]

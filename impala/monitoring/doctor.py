@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -180,12 +181,14 @@ def _gpus(tensorflow: Future) -> Iterator[Check]:
     seen = int(found[1]) if found else 0
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
-        present = f"nvidia-smi sees {listing.count('GPU ')}"
     except (OSError, subprocess.TimeoutExpired):
-        present = "nvidia-smi does not run: no driver"
-    detail = f"TensorFlow sees {seen}" + ("" if seen else f", {present}; training runs on the CPU")
-    remedy = f"{_PIP} install -c constraints.txt -e '.[gpu]'" if _CHECKOUT else f"{_PIP} install 'impala[gpu]'"
-    yield _check("GPUs", seen > 0, detail, remedy, otherwise="warn")
+        listing = ""
+    present = listing.count("GPU ")
+    detail = f"TensorFlow sees {seen}" + ("" if seen else f", nvidia-smi {present}; training runs on the CPU")
+    remedy = f"{_PIP} install 'impala[gpu]'"
+    if _CHECKOUT:
+        remedy = f"cd {shlex.quote(str(_CHECKOUT))} && {_PIP} install -c constraints.txt -e '.[gpu]'"
+    yield _check("GPUs", seen > 0 or not present, detail, remedy, otherwise="warn")
 
 
 def _network() -> Iterator[Check]:

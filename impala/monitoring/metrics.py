@@ -73,7 +73,7 @@ def lag_columns(lags: np.ndarray, largest: np.ndarray, is_replayed: np.ndarray) 
     if len(fresh):
         row |= dict(lag_mean=float(np.mean(fresh)), lag_p95=float(np.percentile(fresh, 95)))
         row["lag_max"] = float(np.max(largest[~is_replayed]))
-        first = np.where(fresh > 0, 2 ** np.floor(np.log2(np.maximum(fresh, 1))), 0).astype(int)
+        first = np.where(fresh >= 1, 2 ** np.floor(np.log2(np.maximum(fresh, 1))), 0).astype(int)
         row["lag_histogram"] = " ".join(f"{bin_}:{count}" for bin_, count in zip(*np.unique(first, return_counts=True)))
     if len(replayed):
         row |= dict(replay_lag_mean=float(np.mean(replayed)), replay_lag_max=float(np.max(largest[is_replayed])))

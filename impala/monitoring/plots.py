@@ -14,7 +14,7 @@ _PANELS = (
     ("staleness_mean", "staleness of gradients, updates"),
     ("entropy", "entropy, nats"),
     ("td_error", "error of the action values"),
-    ("rho_clipped_fraction", "fraction of ρ > 1"),
+    ("rho_clipped_fraction", "fraction of ρ > ρ̄"),
     ("frames_per_second", "frames / s"),
     ("rss_mb", "resident memory, MB"),
 )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala import agents, own
+from impala import agents
 from impala.config import Config, ConfigError, flatten
 from impala.types import Chunk, Continuous, EnvironmentSpec, num_bytes
 
@@ -108,14 +108,11 @@ def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
     if config.agent.name == "dpg":
         yield from _deterministic(config, math.prod(shape), spec.actions.num_dimensions)
         return
-    if network.torso == "mlp" or own.is_own(network.torso):  # a user's own is unknown: taken as a layer of 256 units
-        features = math.prod(shape) * spec.num_stacked
-        sizes = network.hidden_sizes if network.torso == "mlp" else (256,)
-    elif network.torso == "resnet":
+    if network.torso == "resnet":
         *convolutions, (_, features) = _residual(shape, spec.num_stacked)
         yield from convolutions
         sizes = (256,)
-    else:
+    elif network.torso in _CONVOLUTIONS:
         convolutions, units = _CONVOLUTIONS[network.torso]
         (height, width, *channels), sizes = shape, (units,)
         inputs = channels[0] if channels else spec.num_stacked
@@ -123,6 +120,9 @@ def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
             height, width = (max(1, (edge - size) // stride + 1) for edge in (height, width))
             yield Layer((size * size * inputs + 1) * outputs, features := height * width * outputs)
             inputs = outputs
+    else:  # one that is not known here, such as a user's own, is taken as a layer of 256 units
+        features = math.prod(shape) * spec.num_stacked
+        sizes = network.hidden_sizes if network.torso == "mlp" else (256,)
     for units in sizes:
         yield Layer((features + 1) * units, units)
         features = units

@@ -1,5 +1,6 @@
 """GA3C's dynamic adjustment (Babaeizadeh et al. 2016, section 4.4): finds good numbers of threads and agents."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -17,16 +18,18 @@ class RandomWalk:
       most: upper bounds of some of them.
       apply: called with the new numbers.
       seed: of the walk.
+      clock: returns seconds; a period may last longer than another.
     """
 
     def __init__(
-        self, sizes: Mapping[str, int], *, most: Mapping[str, int], apply: Callable[[dict[str, int]], None], seed: int
-    ):
+        self, sizes: Mapping[str, int], *, most: Mapping[str, int], apply: Callable[[dict[str, int]], None], seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ):  # fmt: skip
         self.sizes, self._most, self._apply = dict(sizes), most, apply
         self._random = np.random.default_rng([seed, 4])
         self._kept: dict[str, int] | None = None  # the numbers to go back to, while others are tried
-        self._count: int | None = None
-        self._gain = 0
+        self._clock, self._before = clock, None  # the time and the count when the last period ended
+        self._rate = 0.0
 
     def adjust(self, count: int) -> None:
         """Ends a period.
@@ -34,15 +37,16 @@ class RandomWalk:
         Args:
           count: what was trained on so far, in all periods, e.g. in frames.
         """
-        before, self._count = self._count, count
+        before, self._before = self._before, (self._clock(), count)
         if before is None:  # the first period, in which things settled
             return
-        gain = count - before
-        if self._kept is not None and gain < self._gain:
+        seconds, gain = self._before[0] - before[0], count - before[1]
+        rate = gain / max(seconds, 1e-9)
+        if self._kept is not None and rate < self._rate:
             self._set(self._kept)
             self._kept = None
             return
-        self._gain, self._kept = gain, self.sizes
+        self._rate, self._kept = rate, self.sizes
         self._set({name: self._step(name, size) for name, size in self.sizes.items()})
 
     def _step(self, name: str, size: int) -> int:

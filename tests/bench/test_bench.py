@@ -146,6 +146,8 @@ def test_bytes_per_frame_by_hand():
     assert gorila == {"gradients": 250, "weights": 250, "targets": 2 * 250 / 500}, "a gradient for every 4 steps, 16 frames; two bundles"
     assert shared.keys() == gorila.keys() | {"steps", "windows"} and shared["steps"] == dqn["steps"]
     assert impala["weights"] == 4000 / (10 * 32) / 4
+    seldom = traffic.bytes_per_frame(config_lib.load("configs/pong.yaml", {"actor.weight_period": 29}), spec, 1000)
+    assert seldom == impala | {"weights": impala["weights"] / 29}
     assert impala["chunks"] == pytest.approx(2 * 14 * 7056 / 10 / 4, rel=0.01)
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
@@ -160,7 +162,7 @@ def test_two_programs_are_compared_in_turn_and_told_in_frames(monkeypatch, capsy
     assert json.loads((tmp_path / "out.json").read_text())["ratio"] == pytest.approx(0.6)
     said = capsys.readouterr().out
     assert "seed: 480 frames/s; 2,000 CPU seconds per million of them; lag 3.0 updates; 500 MB" in said
-    assert "pong: 800 frames/s" in said and "seed runs at 60 % of pong" in said
+    assert "pong: 800 frames/s" in said and "seed runs at 60 % of the agent steps/s of pong" in said
 
 
 @pytest.mark.parametrize("config", [CATCH, DQN], ids=["catch", "dqn_catch"])

@@ -93,22 +93,32 @@ def test_a_wrong_version_fails(monkeypatch, quick, package, version, name, remed
     assert [other.name for other in doctor.checks() if other.status == "fail"] == [name]
 
 
-def test_what_training_can_do_without_only_warns(monkeypatch, capsys, quick):
+def show_a_gpu(monkeypatch, folder):
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a card'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_what_training_can_do_without_only_warns(monkeypatch, capsys, quick, tmp_path):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "proxy.example:3128")
-    monkeypatch.setenv("PATH", "/nonexistent")  # no nvidia-smi
+    show_a_gpu(monkeypatch, tmp_path)
     monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: MEMORY(available=3 * 2**30))
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
     assert doctor.main() == 0
     lines = lines_of(capsys)
     assert "export no_proxy=localhost,127.0.0.1" in lines["proxy"] and ".[gpu]" in lines["GPUs"]
     assert all(lines[name].startswith("warn") for name in ("proxy", "GPUs", "memory", "cores"))
+    monkeypatch.setenv("PATH", "/nonexistent")  # no nvidia-smi: CUDA's libraries would be of no use
+    check = by_name()["GPUs"]
+    assert check.status == "ok" and "training runs on the CPU" in check.detail
 
 
-def test_remedies_of_a_wheel_need_no_checkout(monkeypatch, quick):
+def test_remedies_of_a_wheel_need_no_checkout(monkeypatch, quick, tmp_path):
     assert f"cd {doctor._CHECKOUT} && rm -rf .venv && make PYTHON=" in doctor._build_anew(python="/some/python3.10")
     monkeypatch.setattr(doctor, "_CHECKOUT", None)
+    show_a_gpu(monkeypatch, tmp_path)
     monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.12.1")
     checks = by_name()
     assert checks["Python"].remedy.startswith("/path/to/python3.10 -m venv NEW && NEW/bin/pip install impala-")

@@ -86,6 +86,12 @@ def test_steps_of_later_weights_than_the_checkpoint_resumed_from_have_no_lag(tmp
     assert write_row(monitor)["lag_mean"] == 1.0, "0 and 2"
 
 
+def test_a_mean_lag_below_1_is_in_the_bin_of_0():
+    """Of a chunk whose weights changed within it."""
+    lags = np.array([0.0, 0.5, 0.99, 1.0, 1.9, 2.0, 3.5])
+    assert metrics.lag_columns(lags, lags, np.zeros(7, bool))["lag_histogram"] == "0:3 1:2 2:2"
+
+
 def test_counts_frames_lag_and_time(tmp_path):
     monitor = make_monitor(tmp_path)
     monitor.add_update(8, UPDATE, chunks(7, 5))  # trained on weights 7: lags 0 and 2
