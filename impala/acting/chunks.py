@@ -99,8 +99,12 @@ class InTurn:
             shares[index].append(chunk)
             self._seqs[source] += 1
             self._num_chunks += 1
+        # All are written before any is waited for. Else one table would get chunks whose counterparts the others lack,
+        # if this process dies in between, and learners need as many from each.
         for sink, share in zip(self._sinks, shares):
-            sink(share)
+            sink.write(share)
+        for sink in self._sinks:
+            sink.wait()
 
     def blocked_fraction(self) -> float:
         """Returns the share of time spent waiting for the tables since the last call."""
@@ -128,8 +132,11 @@ class TableSink:
         self._account = TimeAccount()
 
     def __call__(self, chunks: list[Chunk]) -> None:
-        from reverb import errors
+        self.write(chunks)
+        self.wait()
 
+    def write(self, chunks: list[Chunk]) -> None:
+        """Sends chunks on their way; does not wait for room."""
         for chunk in chunks:
             check_finite(chunk)
         for chunk in chunks:
@@ -139,6 +146,11 @@ class TableSink:
             trajectory = {name: column[-1] for name, column in self._writer.history.items()}
             for table in self._tables:
                 self._writer.create_item(table, priority=1.0, trajectory=trajectory)
+
+    def wait(self) -> None:
+        """Waits until few enough items are on their way."""
+        from reverb import errors
+
         # Reverb's blocking calls swallow signals: wait in slices, and call `should_stop` between them.
         while not self._should_stop():
             try:

@@ -1,6 +1,5 @@
 """Threads that all do the same work, and a gate for callers; both can be resized while they are in use."""
 
-import contextlib
 import threading
 from collections.abc import Callable
 
@@ -17,7 +16,7 @@ class Crew:
     def __init__(self, turn: Callable[[], None], size: int, *, name: str):
         self._turn, self._name = turn, name
         self._changed = threading.Condition()
-        self._num_at_work, self._num_threads, self._is_paused, self._is_over = 0, 0, False, False
+        self._num_threads, self._is_over = 0, False
         self.error: BaseException | None = None  # raised by a turn; it stopped the crew
         self.size = size
 
@@ -39,19 +38,6 @@ class Crew:
                 thread.start()
                 self._num_threads += 1
 
-    @contextlib.contextmanager
-    def paused(self):
-        """Waits until every turn is over, and lets none begin until the block ends."""
-        with self._changed:
-            self._is_paused = True
-            self._changed.wait_for(lambda: self._num_at_work == 0)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._is_paused = False
-                self._changed.notify_all()
-
     def close(self) -> None:
         """Ends each thread once its turn is over; does not wait for that."""
         with self._changed:
@@ -66,18 +52,13 @@ class Crew:
     def _work(self, index: int) -> None:
         while self.error is None:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_over or index < self._size and not self._is_paused)
+                self._changed.wait_for(lambda: self._is_over or index < self._size)
                 if self._is_over:
                     return
-                self._num_at_work += 1
             try:
                 self._turn()
             except BaseException as error:  # kept for the crew's owner, who calls `check`
                 self.error = error
-            finally:
-                with self._changed:
-                    self._num_at_work -= 1
-                    self._changed.notify_all()
 
 
 class Gate:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 
@@ -64,20 +65,20 @@ class Fetcher:
       period: unrolls that are acted with the weights of one fetch.
     """
 
-    _SLICE_SECONDS = 0.2
+    _SLICE_SECONDS, _OLD_SECONDS = 0.2, 0.1
 
     def __init__(
         self, request: Callable, assign: Callable[[Weights], None], *,
         should_stop: Callable[[], bool] = lambda: False, period: int = 1,
     ):  # fmt: skip
         self._request, self._assign, self._should_stop = request, assign, should_stop
-        self._pending, self._period, self._num_left = None, period, 0
+        self._pending, self._asked, self._period, self._num_left = None, 0.0, period, 0
         self.version = -1
 
     def prefetch(self) -> None:
         """Asks for weights newer than those in use, if they are due for the next unroll."""
         if self._pending is None and not self._num_left:
-            self._pending = self._request(self.version)
+            self._pending, self._asked = self._request(self.version), time.monotonic()
 
     def sync(self) -> int:
         """Begins an unroll: brings the network up to date if that is due, and returns its version.
@@ -87,6 +88,8 @@ class Fetcher:
         if self._num_left:
             self._num_left -= 1
             return self.version
+        if self._pending is not None and time.monotonic() - self._asked > self._OLD_SECONDS:
+            self._pending = None  # asked before a wait for room in the queue: there may be newer ones
         self.prefetch()
         pending, self._pending = self._pending, None
         while not futures.wait([pending], self._SLICE_SECONDS).done:

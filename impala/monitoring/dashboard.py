@@ -287,7 +287,7 @@ def _columns(row: dict[str, Any]):
         *of_values,
         ("server waits" if row.get("server_busy_fraction") is not None else "learner waits",
          percent("learner_wait_fraction")),
-        ("actors wait for the table", percent("actor_blocked_fraction")),
+        ("actors wait table / weights", f"{percent('actor_blocked_fraction')} / {percent('actor_weights_fraction')}"),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
     ]
     right = [

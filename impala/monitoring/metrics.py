@@ -38,6 +38,7 @@ COLUMNS = (
     "episodes", *SUMMARY_COLUMNS, *LAG_COLUMNS, *LOSS_COLUMNS, "learning_rate", "entropy_cost", "epsilon",
     *UNIT_COLUMNS, *Q_COLUMNS, *SERVER_COLUMNS, "learner_wait_fraction",
     "actor_environment_fraction", "actor_inference_fraction", "actor_table_fraction", "actor_blocked_fraction",
+    "actor_weights_fraction",
     "queue_fill", "inference_batch_mean", "inference_seconds_max", "num_agents", "num_predictors", "num_trainers",
     "skipped_updates", "duplicate_chunks", "missing_chunks", "dropped_chunks", "dropped_unrolls", "unsound_chunks",
     "unsound_reasons", "rss_mb",
@@ -298,7 +299,7 @@ class Monitor:
             row = self._row(memory, lags) | summary_columns(tasks) | counts | scheduled | {"queue_fill": queue_fill}
             row["verdict"] = verdict(
                 learner_wait=row["learner_wait_fraction"],
-                actor_blocked=row["actor_blocked_fraction"] or 0.0,
+                actor_blocked=(row["actor_blocked_fraction"] or 0.0) + (row["actor_weights_fraction"] or 0.0),
                 queue_fill=queue_fill if queue_fill is not None else 0.0,
             )
             self._last_row = row | {"tasks": tasks}
@@ -321,7 +322,7 @@ class Monitor:
             f"actor_{name}_fraction": float(np.mean([s.get(name, 0.0) for s in self._actor_shares]))
             if self._actor_shares
             else None
-            for name in ("environment", "inference", "table", "blocked")
+            for name in ("environment", "inference", "table", "blocked", "weights")
         }
         frames_per_second = (self.frames - self._frames_at_start) / elapsed
         return losses | shares | self._unit_columns() | lag_columns(lags, largest, is_replayed) | {

@@ -27,8 +27,13 @@ class EvaluatorNode:
         self._config, self._folder, self._learner = config, run.folder, learner
         self._network = agents.of(config).make_network(config, spec, on_cpu=True)
         self._best = checkpoints.Checkpoints(run.folder / "best", num_kept=1, network=self._network)
-        state = checkpoints.read_state(run.folder / "best")
-        self._best_fitness = state["fitness"] if state else float("-inf")
+        state = checkpoints.read_state(run.folder / "best") or {}
+        # A fitness by other rules says nothing; before `greedy` was kept, it is taken to be as configured.
+        is_comparable = state.get("episodes") == config.evaluator.num_episodes and (
+            state.get("greedy", config.evaluator.greedy) == config.evaluator.greedy
+        )
+        self._best_fitness = state["fitness"] if is_comparable else float("-inf")
+        self._best_updates = state.get("updates", 0)
         self._incarnation, self._count, self._evaluated = processes.incarnation(run.incarnation), 0, None
 
     def run(self) -> None:
@@ -88,11 +93,10 @@ class EvaluatorNode:
                 evaluations.append(self._folder, evaluations.row_of(
                     name, of_task, updates=weights.version, frames=frames, greedy=evaluator.greedy
                 ))  # fmt: skip
-            if fitness > self._best_fitness:
-                self._best.save(
-                    weights.version, dict(frames=frames, fitness=fitness, means=means, episodes=evaluator.num_episodes)
-                )
-                self._best_fitness = fitness
+            if fitness > self._best_fitness or weights.version < self._best_updates:  # the latter after a rollback
+                rules = dict(episodes=evaluator.num_episodes, greedy=evaluator.greedy)
+                self._best.save(weights.version, dict(frames=frames, fitness=fitness, means=means) | rules)
+                self._best_fitness, self._best_updates = fitness, weights.version
         except (OSError, tf.errors.OpError) as error:  # e.g. a full disk: training goes on
             logging.error("evaluation of update %d could not be kept: %s", weights.version, error)
         mean = sum(means.values()) / len(means)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,8 @@ class Head:
         from impala.monitoring import metrics
 
         self._config, self._run, self._stop, self._num_updates = config, run, stop, num_updates
-        self._trackables, self._hold, self._reports = trackables, hold, {}
+        self._trackables, self._hold = trackables, hold
+        self._reports, self._reporting = {}, threading.Lock()  # the newest number of each actor
         self.state = self._restore()
         self._num_restored = int(self.state.get("updates", 0))
         self._saver = Saver(self._checkpoints, self.state, self._checkpoint_bytes(), stop)
@@ -84,8 +86,11 @@ class Head:
 
     def report(self, actor: int, number: int, shares: dict[str, float], episodes: list) -> None:
         """Takes an actor's report; one with a number already seen is a repetition and is dropped."""
-        if self._reports.get(actor, -1) < number:
-            self._reports[actor] = number
+        with self._reporting:
+            is_new = self._reports.get(actor, -1) < number
+            if is_new:
+                self._reports[actor] = number
+        if is_new:
             self.monitor.add_actor_report(shares, [Episode(*episode) for episode in episodes])
 
     def evaluated(self, mean: float, num_updates: int) -> None:

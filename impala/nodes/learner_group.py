@@ -1,7 +1,9 @@
 """Makes the learners of one agent, lets them find each other and begin with the same weights."""
 
 import contextlib
+import logging
 import signal
+import time
 from collections.abc import Callable, Sequence
 
 from impala.config import Config
@@ -99,3 +101,31 @@ def share(group, variables: Sequence, state: dict) -> tuple[int, int]:
         updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
         group.check_equal(variables)
     return int(updates), int(frames)
+
+
+class Relief:
+    """Says when a learner should drop a batch that waits for its peers' batches.
+
+    Actors hand chunks to all learners in turn. Those that wait for room in one learner's queue bring the others
+    nothing. If these have lost some (to an actor's death, or as unsound), all would wait for ever.
+
+    Args:
+      fill: returns how full the learner's own queue is, in [0, 1], or None.
+    """
+
+    _PATIENCE_SECONDS = 10.0
+
+    def __init__(self, fill: Callable[[], float | None]):
+        self._fill, self._batch, self._since = fill, None, 0.0
+
+    def is_due(self, batch) -> bool:
+        """Returns whether `batch`, or None, has waited for long and the own queue is full."""
+        now = time.monotonic()
+        if batch is None or batch is not self._batch:
+            self._batch, self._since = batch, now
+        if now - self._since < self._PATIENCE_SECONDS:
+            return False
+        self._since = now
+        if is_full := (self._fill() or 0.0) >= 1.0:
+            logging.warning("a batch is dropped: the queue is full, and other learners wait for chunks")
+        return is_full

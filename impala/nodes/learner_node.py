@@ -62,6 +62,7 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
+        self._relief = learner_group.Relief(lambda: self._source.fill())
         self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
         self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
@@ -113,12 +114,18 @@ class LearnerNode:
         is_ready, num_old = self._agree(wants_end)
         self.head.monitor.add_wait(time.monotonic() - started)  # for this learner's batch, then for its peers'
         if not is_ready or self.is_over:
+            if self._relief.is_due(self._held):
+                self._drop_held()
+            return None
+        if num_old:  # all drop theirs: if one did alone, it would wait for actors that the others' full queues block
+            self._drop_held()
             return None
         batch, self._held = self._held, None
-        if num_old:  # all drop theirs: if one did alone, it would wait for actors that the others' full queues block
-            self._num_dropped += self._config.num_fresh // self._group.size
-            return None
         return batch
+
+    def _drop_held(self) -> None:
+        self._held = None
+        self._num_dropped += self._config.num_fresh // self._group.size
 
     def _wants_end(self) -> bool:
         return self.stop.is_set() or self.head.is_done()  # `stop.is_set` is also a sign of life

@@ -129,7 +129,7 @@ class Feeder(Prefetcher):
       record: called with every chunk, for `--record-chunks`.
       num_updates: done so far by the learner.
       max_lag: fresh chunks are dropped if they would be trained on more than so many updates after the oldest version
-        that acted.
+        that acted, an update being under way; if none is, one of exactly this lag is dropped, too.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Crews of threads: as many at work as are wanted, a pause with all hands off, an error that is told."""
+"""Crews of threads: as many at work as are wanted, an error that is told."""
 
 import threading
 import time
@@ -41,18 +41,6 @@ def test_as_many_are_at_work_as_wanted_while_it_runs():
     assert sum(thread.name == "test" for thread in threading.enumerate()) == 5, "who is not wanted sleeps"
 
 
-def test_a_pause_has_all_hands_off():
-    meeting = Meeting()
-    crew = Crew(meeting, 4, name="test")
-    time.sleep(0.1)
-    with crew.paused():
-        assert meeting.now == 0
-        before = meeting.num_turns
-        time.sleep(0.2)
-        assert meeting.num_turns == before
-    assert meeting.seen() == 4
-
-
 def test_an_error_stops_the_crew_and_is_told():
     count = []
 
@@ -68,8 +56,6 @@ def test_an_error_stops_the_crew_and_is_told():
         crew.check()
     time.sleep(0.1)
     assert len(count) <= 3
-    with crew.paused():
-        pass
 
 
 def test_a_crew_of_nobody_is_refused():

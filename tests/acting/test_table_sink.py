@@ -109,6 +109,26 @@ def test_a_full_queue_blocks_until_something_is_taken(client, make_sink):
     assert [int(c["origin"][4]) for c in take(client, 4)] == [2, 3, 4, 5]
 
 
+def test_a_table_that_is_full_holds_back_no_chunk_of_another(client, make_sink):
+    """Learners need as many chunks from each: a wait between two tables would let them drift apart at every death."""
+    other_server = reverb.Server([tables.queue(SPEC, SIZE)], port=None)
+    other = reverb.Client(f"localhost:{other_server.port}")
+    full, free = make_sink(), chunks.TableSink(other, [tables.QUEUE], should_stop=make_sink.stop.is_set)
+    full([chunk(n) for n in range(SIZE)])
+    turns = chunks.InTurn([full, free])
+    writing = start(turns, [chunk(10), chunk(11)])
+    wait_for_size(other, 1)
+    writing.join(0.7)
+    assert writing.is_alive(), "there is no room for the first"
+    (received,) = take(other, 1)
+    assert received["r_t"][0] == 11.0 and received["origin"][4] == 0, "each table has its own numbers"
+    assert [int(c["r_t"][0]) for c in take(client, SIZE + 1)] == [0, 1, 2, 3, 10]
+    writing.join(20)
+    assert not writing.is_alive() and turns.blocked_fraction() > 0.3
+    free.close()
+    other_server.stop()
+
+
 def test_a_stop_releases_who_waits_for_a_full_queue(client, make_sink):
     sink = make_sink()
     sink([chunk(n) for n in range(SIZE)])

@@ -201,8 +201,10 @@ class Wire:
         self.futures.append(concurrent.futures.Future())
         return self.futures[-1]
 
-    def fetcher(self, **kwargs):
-        return Fetcher(self.request, self.assigned.append, **kwargs)
+    def fetcher(self, old_seconds=float("inf"), **kwargs):
+        fetcher = Fetcher(self.request, self.assigned.append, **kwargs)
+        fetcher._OLD_SECONDS = old_seconds
+        return fetcher
 
 
 def test_a_prefetched_answer_is_assigned_at_the_next_sync():
@@ -217,6 +219,18 @@ def test_a_prefetched_answer_is_assigned_at_the_next_sync():
     assert fetcher.sync() == fetcher.version == 5
     assert wire.assigned == [Weights(5, ["a", "b"])]
     assert wire.asked == [-1]
+
+
+def test_weights_that_were_asked_for_before_a_long_wait_are_asked_for_again():
+    """An actor that waited for room in the queue begins its unroll with the weights of now."""
+    wire = Wire()
+    fetcher = wire.fetcher(old_seconds=0.02)
+    fetcher.prefetch()
+    wire.futures[0].set_result((5, ["old"]))
+    time.sleep(0.05)
+    answering = threading.Timer(0.1, lambda: wire.futures[1].set_result((9, ["new"])))
+    answering.start()
+    assert fetcher.sync() == 9 and wire.asked == [-1, -1] and wire.assigned == [Weights(9, ["new"])]
 
 
 def test_an_answer_without_arrays_keeps_weights_and_version():

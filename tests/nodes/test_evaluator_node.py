@@ -47,10 +47,14 @@ def make(monkeypatch, tmp_path):
     import launchpad as lp
 
     monkeypatch.setattr(lp, "stop_event", threading.Event)
-    config = config_lib.load("configs/catch.yaml", {"evaluator.num_episodes": 4})
+    return make_node(tmp_path)
+
+
+def make_node(folder, **evaluator):
+    config = config_lib.load("configs/catch.yaml", {"evaluator.num_episodes": 4} | evaluator)
     spec = checking.check(config)
-    learner = Learner(actor_critic.make_network(config, spec), tmp_path)
-    return EvaluatorNode(config, spec, Run(tmp_path, os.getpid(), time.monotonic(), 0), learner=learner), learner
+    learner = Learner(actor_critic.make_network(config, spec), folder)
+    return EvaluatorNode(config, spec, Run(folder, os.getpid(), time.monotonic(), 0), learner=learner), learner
 
 
 def test_the_learner_is_told_when_all_is_written(make, tmp_path):
@@ -60,6 +64,21 @@ def test_the_learner_is_told_when_all_is_written(make, tmp_path):
     assert learner.told == [(mean, 1, True)]
     assert checkpoints.read_state(tmp_path / "best")["fitness"] == mean
     assert node.evaluate() is None and len(learner.told) == 1, "no new weights"
+
+
+@pytest.mark.parametrize("updates, evaluator, is_replaced", [
+    (5, {}, False), (9, {}, True), (5, {"evaluator.greedy": True}, True), (5, {"evaluator.num_episodes": 3}, True),
+])  # fmt: skip
+def test_the_best_stay_until_something_better_comes_or_they_are_not_comparable(make, tmp_path, updates, evaluator, is_replaced):
+    """A best of a later update is of a future that was rolled back; one by other rules says nothing."""
+    node, _ = make
+    node._best.save(updates, dict(frames=50, fitness=99.0, means={}, episodes=4, greedy=False))
+    node, _ = make_node(tmp_path, **evaluator)
+    for _ in range(2):  # also a second, worse evaluation
+        node._evaluated = None
+        node.evaluate()
+    state = checkpoints.read_state(tmp_path / "best")
+    assert (state["updates"], state["fitness"] < 2.0) == ((7, True) if is_replaced else (5, False))
 
 
 def test_the_learner_is_told_also_where_nothing_can_be_written(make, tmp_path, caplog):

@@ -83,3 +83,18 @@ def test_the_first_batches_of_updates_that_are_not_finite_are_kept_and_ten_in_a_
     with np.load(kept[0]) as arrays:
         assert np.isnan(arrays["r_t"]).all() and arrays["a_tm1"].shape == tuple(batch.a_tm1.shape)
     assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 11, "what was learned before is saved"
+
+
+def test_a_batch_that_waits_for_the_peers_while_the_own_queue_is_full_is_dropped_and_counted(make_node, monkeypatch):
+    """Else actors that wait for room here would bring the peers nothing, and all would wait for ever."""
+    node = make_node(RuntimeError("over"))
+    node._group = SimpleNamespace(index=0, size=2, agree=lambda *, is_ready, wants_end, counts: (False, False, list(counts)))
+    monkeypatch.setattr(node._relief, "_PATIENCE_SECONDS", 0.2)
+    assert node._next_batch() is None and node._held is not None, "it is kept for its turn"
+    time.sleep(0.3)
+    assert node._next_batch() is None and node._held is not None, "the queue has room: the peers' chunks may come"
+    monkeypatch.setattr(node._source, "fill", lambda: 1.0)
+    assert node._next_batch() is None and node._held is not None, "not long enough"
+    time.sleep(0.3)
+    assert node._next_batch() is None and node._held is None
+    assert node._own_counts()["dropped_chunks"] == 1, "its share of a batch of two"
