@@ -70,12 +70,9 @@ class Supervisor:
     def run(self) -> Outcome:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
         try:
-            outcome = self._watch()
-            if self._interrupts.count <= 1:
-                self._on_tick()
-            return outcome
+            return self._watch()
         except BaseException:  # e.g. the dashboard cannot write (rich exits): no reason to lose what was learned
-            self._stop()
+            self._stop_nodes()
             raise
         finally:
             self._nodes.kill()
@@ -107,6 +104,11 @@ class Supervisor:
         return None
 
     def _stop(self) -> None:
+        self._stop_nodes()
+        if self._interrupts.count <= 1:
+            self._on_tick()  # what the nodes said last comes before what is said of them
+
+    def _stop_nodes(self) -> None:
         self._nodes.stop(should_kill=lambda: self._interrupts.count > 1)
 
     def _facts(self) -> Mapping[str, Any]:
