@@ -252,10 +252,10 @@ class Grid:
         """Returns the cells that can be run and are not done."""
         return (cell for cell in self.cells(returns) if cell not in returns)
 
-    def is_at_edge(self, scheme: str, setting: Setting) -> bool:
-        """Returns whether one of a setting's two numbers is the least or the largest of a scheme's sweep."""
+    def at_edge(self, scheme: str, setting: Setting) -> list[bool]:
+        """Returns whether each of a setting's two numbers is the least or the largest of a scheme's sweep."""
         ranges = (self.config.learning_rates, self._seconds(scheme))
-        return any(len(values) > 1 and x in (min(values), max(values)) for x, values in zip(setting, ranges))
+        return [len(values) > 1 and x in (min(values), max(values)) for x, values in zip(setting, ranges)]
 
     @property
     def num_cells(self) -> int:

@@ -83,9 +83,10 @@ def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
     swept = [index for index, task in enumerate(grid.tasks) if task in tasks]  # the others take what these chose
     every = [(scheme, setting) for scheme, found in chosen.items() for index in swept for setting in found[index]]
-    at_edge = sum(scores.grid.is_at_edge(*one) for one in every)
+    rates, others = (sum(edges) for edges in zip(*(scores.grid.at_edge(*one) for one in every))) if every else (0, 0)
     second = "entropy cost" + " or ε" * any(map(grid.is_q_based, grid.schemes))
-    lines += ["", f"Chosen, learning rate / {second}; {at_edge} of {len(every)} at an edge of the sweep (*).", ""]
+    edges = f"{rates} and {others} of {len(every)} at an edge of the sweep (*)"
+    lines += ["", f"Chosen, learning rate / {second}; {edges}.", ""]
     lines += _head(grid.tasks)
     for scheme, of_tasks in chosen.items():
         cells = [
@@ -101,7 +102,7 @@ def _head(names: Iterable[str]) -> list[str]:
 
 
 def _setting(grid: Grid, scheme: str, setting: Setting) -> str:
-    return f"{setting[0]:g} / {setting[1]:g}{'*' if grid.is_at_edge(scheme, setting) else ''}"
+    return " / ".join(f"{x:g}{'*' * is_edge}" for x, is_edge in zip(setting, grid.at_edge(scheme, setting)))
 
 
 def _text(estimate: Estimate) -> str:

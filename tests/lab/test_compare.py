@@ -324,8 +324,8 @@ def test_the_table_says_these_numbers(by_hand):
     # (0.7 + 0.125) / 2, ± t of two degrees of freedom, 4.302653, times √0.02 / 2; p is 0.028
     assert "| `none` | 0.412 [0.108, 0.717] † | 1.000 |" in table  # of two tasks no interval over tasks
     assert "| `none` | 2.35 ± 8.3, 1 runs diverged | 0.25 ± 0 |" in table  # areas: 3 and 1.7
-    assert "Chosen, learning rate / entropy cost; 5 of 8 at an edge of the sweep (*)." in table
-    assert "| `none` | 0.003 / 0.01, 0.01 / 0.01* | 0.003 / 0.01, 0.001 / 0.01* |" in table
+    assert "Chosen, learning rate / entropy cost; 5 and 0 of 8 at an edge of the sweep (*)." in table
+    assert "| `none` | 0.003 / 0.01, 0.01* / 0.01 | 0.003 / 0.01, 0.001* / 0.01 |" in table
     assert "| `none` | 4 (1 to 5) | 0 (-1 to 0.2) |" in table and "| `vtrace` | 8 (2 to 9) | 0.5 (0 to 1) |" in table
 
 

@@ -104,7 +104,7 @@ def test_a_task_without_a_sweep_takes_what_the_others_choose(make, tmp_path):
 
 def test_settings_at_an_edge_of_the_sweep(make):
     grid = make(learning_rates=[1e-3, 3e-3, 1e-2], entropy_costs=[0.01])
-    assert [grid.is_at_edge("vtrace", (rate, 0.01)) for rate in (1e-3, 3e-3, 1e-2)] == [True, False, True]
+    assert [grid.at_edge("vtrace", (rate, 0.01)) for rate in (1e-3, 3e-3, 1e-2)] == [[True, False], [False, False], [True, False]]
 
 
 def test_a_cells_configuration_differs_in_what_the_cell_says_only(make):
@@ -130,7 +130,7 @@ def test_a_q_based_scheme_is_another_agent_s_on_the_same_chunks(make):
     for same in ("environment", "network", "learner", "replay", "actor", "total_frames", "seed"):
         assert getattr(v_based, same) == getattr(q_based, same), same
     assert q_based.loss.discount == v_based.loss.discount and q_based.loss.reduction == v_based.loss.reduction
-    assert grid.num_cells == 8 * (4 + 2 * 3) and grid.is_at_edge("retrace", (1e-3, 0.2))
+    assert grid.num_cells == 8 * (4 + 2 * 3) and grid.at_edge("retrace", (1e-3, 0.2))[1]
     assert make(**Q_BASED | {"num_evaluations": 33}).digest(other) != grid.digest(other)
 
 
