@@ -98,7 +98,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status (0 done, 1 failed, 2 wrong usage, 75 try again, 130 interrupted)."""
+    """Runs one command and returns its exit status, as the README lists them."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     status, options = 1, None
     with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
@@ -332,7 +332,7 @@ def rollback(options: argparse.Namespace, rest: list[str]) -> int:
         newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
         print(
             f"{folder}: goes on from update {int(older.name):,}, not {int(newest.name):,}; newer checkpoints are kept "
-            f"as checkpoints/*{soundness.ROLLED_BACK}"
+            f"as checkpoints/*{soundness.ROLLED_BACK}, and so is an evaluator's best if it is newer"
         )
     return 0
 

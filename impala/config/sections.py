@@ -439,7 +439,7 @@ class PopulationConfig(Model):
 
     size: Workers = 1  # members; 1 is no population
     burn_in_frames: Annotated[int, Field(ge=0, le=10**15)] = 20_000_000  # of a member, before it evolves
-    period_episodes: Annotated[int, Field(ge=100, le=10**9)] = 5_000  # of a member, between its evolutions
+    period_episodes: Count = 5_000  # of a member, between its evolutions; at least those that its fitness is of, 100
     threshold: NonNegative = 0.05  # by how much another's fitness must exceed a member's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
     spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # hyper-parameters begin within this factor, log-uniformly

@@ -54,7 +54,11 @@ def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
     first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
     if len(complete) < 2:
         return []
-    same = [name for name, other in complete.items() if all(map(np.array_equal, complete[first], other))]
+    areas = {name: scores.by_task(name, fraction, lag, scores.areas) for name in complete}
+    same = [
+        name for name, other in complete.items()
+        if all(map(np.array_equal, complete[first] + areas[first], other + areas[name]))
+    ]  # fmt: skip
     pairs = {name: (complete[first], other) for name, other in complete.items() if name not in same}
     adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
     lines = ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]

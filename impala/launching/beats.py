@@ -106,15 +106,9 @@ class Pulse:
         """Sends a sign of life, if there is a launcher to hear it; waits for room in its socket for so long."""
         if self._socket is None:
             return
-        with self._watching:
-            asked = min(self._asked.values())
-        beat = dict(
-            name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),
-            facts=dict(self._facts),
-        )  # fmt: skip
-        message = json.dumps(beat, ensure_ascii=False).encode(errors="replace")
         deadline = time.monotonic() + patience_seconds
         with self._sending, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy
+            message = self._message()  # in here: what is sent later is newer
             while True:
                 try:
                     self._socket.sendto(message, "\0" + os.environ[ADDRESS_VARIABLE])
@@ -123,6 +117,15 @@ class Pulse:
                     if time.monotonic() > deadline:
                         break
                     time.sleep(0.02)
+
+    def _message(self) -> bytes:
+        with self._watching:
+            asked = min(self._asked.values())
+        beat = dict(
+            name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),
+            facts=dict(self._facts),
+        )  # fmt: skip
+        return json.dumps(beat, ensure_ascii=False).encode(errors="replace")
 
     def beat(self, each_second=lambda: None) -> None:
         """Starts a thread that sends a sign of life and calls `each_second`, every second from now on."""

@@ -128,10 +128,10 @@ class ForkServer:
         return b""
 
     def _end_late(self) -> None:
-        """Ends the server, and a child that it has forked but not told of in time, which nobody would ever end."""
+        """Ends the server, and a child that it told of too late, which nobody else would ever end."""
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             child = Child(int(self._answer(1.0)))
             child.kill()
             child.wait(_ANSWER_SECONDS)

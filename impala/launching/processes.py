@@ -54,7 +54,7 @@ def launched_at(started: float) -> float:
 def refuse(message: str, status: int = EXIT_USAGE) -> None:
     """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises.
 
-    With status 75 the run may start its nodes again.
+    With status 75 the run may start its nodes again; not in threads, where it ends with status 2.
     """
     if os.environ.get(NODE_VARIABLE):
         finish(status, message)
@@ -187,7 +187,7 @@ def check_port_is_free(port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the launcher's `ports.Holder` may hold it
             probe.bind(("", port))
         except OSError as error:
-            refuse(f"port {port}: {error.strerror}; expected a free port, start the run again", EXIT_TRY_AGAIN)
+            refuse(f"port {port}: {error.strerror}; expected a free port", EXIT_TRY_AGAIN)
 
 
 def finish(status: int = 0, words: str = "") -> None:

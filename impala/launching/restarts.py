@@ -39,7 +39,7 @@ class Restarts:
     def __init__(self, *, max_in_a_row: int, max_per_hour: int, folder: Path | None = None):
         self._max_in_a_row, self._max_per_hour, self._folder = max_in_a_row, max_per_hour, folder
         self.count = self.lost_frames = 0  # of all restarts
-        self.has_saved = False  # whether a launch that ended had written a checkpoint
+        self.has_saved = False  # whether there was a checkpoint when a launch ended
         self._in_a_row: collections.Counter[str] = collections.Counter()
         self._progress: dict[str, int] = {}
         self._times: collections.deque[float] = collections.deque()  # of the last hour

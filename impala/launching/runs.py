@@ -69,9 +69,11 @@ class RunFolder:
         except OSError as error:
             raise config_lib.ConfigError([f"--run {self.path}: {error.strerror}; expected a writable folder"]) from None
         try:
-            if _is_locked(self.path / "lock"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 time.sleep(_LOOK_SECONDS)  # `is_running` may have looked just now
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_file_at(lock, self.path / "lock"):  # another process has moved or removed it meanwhile
                 raise BlockingIOError
         except BlockingIOError:
@@ -230,7 +232,7 @@ def refuse_if_written(path: Path) -> None:
         if _is_locked(folder / "checkpoints.lock"):
             lock = folder / "checkpoints.lock"
             error = config_lib.ConfigError([
-                f"--run {path}: a node of an earlier launch still writes there and holds {lock}; expected it to end "
+                f"{path}: a node of an earlier launch still writes there and holds {lock}; expected it to end "
                 "soon: try again, or end the process that fuser names"
             ])  # fmt: skip
             error.status = processes.EXIT_TRY_AGAIN

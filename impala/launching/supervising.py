@@ -247,7 +247,7 @@ class Supervisor:
         heads = {name: ended[name] for name in roles.heads(ended)}
         if not (was_interrupted or is_done):
             status = _report(nodes, failed or ended)
-            # What a restarted node lacks (room on the disk, a port), the command had when it began: it may come back.
+            # What a restarted node lacks (room on the disk), the command had when it began: it may come back.
             is_temporary = self._is_budget_spent or status == EXIT_USAGE and self._restarts.count
             return EXIT_TRY_AGAIN if is_temporary else status
         # In a population each learner has its own last checkpoint, unless it had nothing to save yet.

@@ -50,6 +50,8 @@ def newest_state(directory: Path) -> dict[str, Any] | None:
 def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
     """Sets the newest checkpoints aside, so that training goes on from one at least `num_updates` updates older.
 
+    So is an evaluator's best, beside `directory`, if it is newer than that one.
+
     Returns and raises what `older_by` does.
     """
     newest, older = older_by(directory, num_updates)
@@ -58,6 +60,10 @@ def roll_back(directory: Path, num_updates: int) -> tuple[Path, Path]:
             aside = path.with_suffix(ROLLED_BACK)
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
+    best = directory.with_name("best")  # an evaluator's
+    if (state := newest_state(best)) and state["updates"] > int(older.name):
+        shutil.rmtree(best.with_suffix(ROLLED_BACK), ignore_errors=True)
+        best.rename(best.with_suffix(ROLLED_BACK))
     return newest, older
 
 

@@ -58,6 +58,8 @@ class Publisher:
 class Fetcher:
     """Asks for new weights during the last step of an unroll, so that the actor does not wait for the RPC.
 
+    An answer that has come long before they are needed is old: they are asked for again, and the actor waits for that.
+
     Args:
       request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
       assign: puts `Weights` into the actor's network.
@@ -88,8 +90,8 @@ class Fetcher:
         if self._num_left:
             self._num_left -= 1
             return self.version
-        if self._pending is not None and time.monotonic() - self._asked > self._OLD_SECONDS:
-            self._pending = None  # asked before a wait for room in the queue: there may be newer ones
+        if self._pending is not None and self._pending.done() and time.monotonic() - self._asked > self._OLD_SECONDS:
+            self._pending = None  # answered before a wait for room in the queue: there may be newer ones
         self.prefetch()
         pending, self._pending = self._pending, None
         while not futures.wait([pending], self._SLICE_SECONDS).done:

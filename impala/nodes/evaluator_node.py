@@ -33,7 +33,6 @@ class EvaluatorNode:
             state.get("greedy", config.evaluator.greedy) == config.evaluator.greedy
         )
         self._best_fitness = state["fitness"] if is_comparable else float("-inf")
-        self._best_updates = state.get("updates", 0)
         self._incarnation, self._count, self._evaluated = processes.incarnation(run.incarnation), 0, None
 
     def run(self) -> None:
@@ -93,10 +92,10 @@ class EvaluatorNode:
                 evaluations.append(self._folder, evaluations.row_of(
                     name, of_task, updates=weights.version, frames=frames, greedy=evaluator.greedy
                 ))  # fmt: skip
-            if fitness > self._best_fitness or weights.version < self._best_updates:  # the latter after a rollback
+            if fitness > self._best_fitness:
                 rules = dict(episodes=evaluator.num_episodes, greedy=evaluator.greedy)
                 self._best.save(weights.version, dict(frames=frames, fitness=fitness, means=means) | rules)
-                self._best_fitness, self._best_updates = fitness, weights.version
+                self._best_fitness = fitness
         except (OSError, tf.errors.OpError) as error:  # e.g. a full disk: training goes on
             logging.error("evaluation of update %d could not be kept: %s", weights.version, error)
         mean = sum(means.values()) / len(means)

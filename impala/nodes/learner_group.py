@@ -111,16 +111,17 @@ class Relief:
 
     Args:
       fill: returns how full the learner's own queue is, in [0, 1], or None.
+      clock: returns seconds.
     """
 
     _PATIENCE_SECONDS = 10.0
 
-    def __init__(self, fill: Callable[[], float | None]):
-        self._fill, self._batch, self._since = fill, None, 0.0
+    def __init__(self, fill: Callable[[], float | None], clock: Callable[[], float] = time.monotonic):
+        self._fill, self._clock, self._batch, self._since = fill, clock, None, 0.0
 
     def is_due(self, batch) -> bool:
         """Returns whether `batch`, or None, has waited for long and the own queue is full."""
-        now = time.monotonic()
+        now = self._clock()
         if batch is None or batch is not self._batch:
             self._batch, self._since = batch, now
         if now - self._since < self._PATIENCE_SECONDS:

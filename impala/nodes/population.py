@@ -28,6 +28,7 @@ from impala.config import Config
 from impala.monitoring.logs import CsvLog
 from impala.nodes.run import Run
 
+_FITNESS_EPISODES = 100
 COLUMNS = ("frames", "updates", "wall_seconds", "episodes", "fitness", "other", "other_fitness", "is_copied")
 
 
@@ -64,7 +65,7 @@ class Member:
     def is_due(self, *, frames: int, episodes: int) -> bool:
         """Returns whether it is time to evolve."""
         is_grown = frames >= self._population.burn_in_frames
-        return is_grown and episodes - self._num_episodes >= self._population.period_episodes
+        return is_grown and episodes - self._num_episodes >= max(_FITNESS_EPISODES, self._population.period_episodes)
 
     def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], dict]) -> None:
         """Looks at another member, copies it if it is fitter, and changes the hyper-parameters.

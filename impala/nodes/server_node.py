@@ -202,7 +202,7 @@ class ServerNode(ShardNode):
         self._others, self._logged = others, time.monotonic()
         self._optimizer = shared.make_optimizer(config, self._parameters)
         self._target = list(getattr(self.network, "target_variables", ()))
-        # Of another network, since `network` may be in the midst of being saved when an evaluator asks.
+        # `get_weights` takes moments from another network, since `network` may be in the midst of being saved.
         self._told = agents.of(config).make_network(config, spec, on_cpu=True) if self.statistics.size else self.network
         self._saved_statistics = tf.Variable(self.statistics.initial())
         self._trackables = dict(network=self.network, optimizer=self._optimizer)

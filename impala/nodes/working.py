@@ -176,7 +176,7 @@ class Worker(Base):
             batch = None
             if iteration == self._iteration:
                 batch = self._batch_at(place)
-            elif self._place == self._batches.num_batches and place == 0:
+            elif (iteration, place) == (self._iteration + 1, 0) and self._place == self._batches.num_batches:
                 next(self._to_come, None)  # to the end: there it measures how far the policy has moved
             if batch is not None:
                 return batch

@@ -1,5 +1,6 @@
 """Overlapping windows of steps, as `acting.windows` writes them: their spec, their table, and how they are read."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -180,8 +181,14 @@ class Windows(sources.Fed):
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
         return drawn(
             self._client.server_address, tables.REPLAY, batch_size=self._batch_size, checks=self._checks,
-            remove=lambda keys: self._client.mutate_priorities(tables.REPLAY, deletes=keys),
+            remove=self._remove,
         )  # fmt: skip
+
+    def _remove(self, keys: list[int]) -> None:
+        try:
+            self._client.mutate_priorities(tables.REPLAY, deletes=keys)
+        except Exception as error:  # it will be drawn, and taken out, again
+            logging.warning("%d unsound windows could not be taken out of the table: %s", len(keys), error)
 
     def _batches(self) -> Iterator:
         """Yields what the feeder's thread prepares."""

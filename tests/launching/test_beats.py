@@ -151,3 +151,29 @@ def test_a_listener_that_is_closed_hears_what_is_under_way_and_keeps_no_thread_o
     wait_for(lambda: listener.node("learner/0").facts == {"saved_updates": 7})
     wait_for(lambda: listener._socket.fileno() == -1)
     assert listener.node("learner/0").facts == {"saved_updates": 7}
+
+
+def test_last_words_wait_for_room_in_a_socket_that_is_full_and_are_the_last(monkeypatch):
+    """As where many nodes end at once, each of which also sends a sign of life every second."""
+    address = f"impala-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as slow:
+        slow.bind("\0" + address)
+        monkeypatch.setenv(beats.ADDRESS_VARIABLE, address)
+        pulse, heard = beats.Pulse("actor/0", threading.Event()), []
+        for _ in range(1_000):
+            pulse.send()  # until it is full, and on
+        pulse.note(last_words="no room")
+        last = threading.Thread(target=pulse.send, args=(20.0,))
+        last.start()
+        time.sleep(0.2)
+        others = [threading.Thread(target=pulse.send) for _ in range(3)]
+        for other in others:
+            other.start()
+        slow.settimeout(2.0)
+        while "last_words" not in (heard[-1]["facts"] if heard else {}):
+            heard.append(json.loads(slow.recv(16_000)))
+        last.join(20)
+        for other in others:
+            other.join(20)
+        slow.setblocking(False)
+        assert len(heard) > 3 and all("last_words" in json.loads(slow.recv(16_000))["facts"] for _ in others)

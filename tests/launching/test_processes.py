@@ -34,7 +34,7 @@ def test_a_busy_port_ends_the_node_in_one_line_and_may_be_free_later(reuse):
         node = run_node(f"from impala.launching import processes; processes.check_port_is_free({port}); print('free')")
         output, errors = node.communicate(timeout=30)
         assert node.returncode == 75 and "free" not in output
-        assert errors.splitlines() == [f"port {port}: Address already in use; expected a free port, start the run again"]
+        assert errors.splitlines() == [f"port {port}: Address already in use; expected a free port"]
         with pytest.raises(processes.UsageError, match=f"port {port}"):
             processes.check_port_is_free(port)  # in a thread of the launcher it raises
     processes.check_port_is_free(port)

@@ -505,6 +505,14 @@ def test_a_run_that_is_rolled_back_goes_on_from_one_that_is_old_enough(tmp_path)
     assert soundness.roll_back(tmp_path, 1)[1].name == "0000000020"
 
 
+@pytest.mark.parametrize("updates, is_kept", [(10, True), (20, False)])
+def test_an_evaluators_best_of_a_future_that_is_undone_is_set_aside(tmp_path, updates, is_kept):
+    saved(tmp_path / "checkpoints", updates=(10, 20))
+    saved(tmp_path / "best", updates=(updates,))
+    soundness.roll_back(tmp_path / "checkpoints", 1)
+    assert ((tmp_path / "best").exists(), (tmp_path / "best.rolled_back").exists()) == (is_kept, not is_kept)
+
+
 def test_all_members_of_a_population_are_rolled_back_or_none(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("")
     for name, updates in (("member_0", (10, 20)), ("member_1", (20,)), ("member_0_backup", (20,))):

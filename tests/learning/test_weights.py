@@ -224,13 +224,27 @@ def test_a_prefetched_answer_is_assigned_at_the_next_sync():
 def test_weights_that_were_asked_for_before_a_long_wait_are_asked_for_again():
     """An actor that waited for room in the queue begins its unroll with the weights of now."""
     wire = Wire()
+    answers = iter([(5, ["old"]), (9, ["new"])])
+
+    def request(newer_than):
+        wire.request(newer_than).set_result(next(answers))
+        return wire.futures[-1]
+
+    fetcher = Fetcher(request, wire.assigned.append)
+    fetcher._OLD_SECONDS = 0.02
+    fetcher.prefetch()
+    time.sleep(0.05)
+    assert fetcher.sync() == 9 and wire.asked == [-1, -1] and wire.assigned == [Weights(9, ["new"])]
+
+
+def test_a_request_that_is_not_answered_yet_is_not_repeated():
+    """The learner is in the midst of an update: its answer will be of now."""
+    wire = Wire()
     fetcher = wire.fetcher(old_seconds=0.02)
     fetcher.prefetch()
-    wire.futures[0].set_result((5, ["old"]))
     time.sleep(0.05)
-    answering = threading.Timer(0.1, lambda: wire.futures[1].set_result((9, ["new"])))
-    answering.start()
-    assert fetcher.sync() == 9 and wire.asked == [-1, -1] and wire.assigned == [Weights(9, ["new"])]
+    threading.Timer(0.1, lambda: wire.futures[0].set_result((5, ["new"]))).start()
+    assert fetcher.sync() == 5 and wire.asked == [-1]
 
 
 def test_an_answer_without_arrays_keeps_weights_and_version():

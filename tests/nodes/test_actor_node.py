@@ -1,6 +1,7 @@
 """The actor's reports, against a learner whose replies can be lost."""
 
 import concurrent.futures
+import threading
 from types import SimpleNamespace
 
 from impala.nodes.head import Head
@@ -14,7 +15,7 @@ class Link:
     def __init__(self):
         self.loses, self.episodes, self.shares = None, [], []
         monitor = SimpleNamespace(add_actor_report=self._add)
-        self._learner = SimpleNamespace(_reports={}, monitor=monitor)
+        self._learner = SimpleNamespace(_reports={}, _reporting=threading.Lock(), monitor=monitor)
         self.futures = self
 
     def _add(self, shares, episodes):

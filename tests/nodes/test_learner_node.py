@@ -89,12 +89,11 @@ def test_a_batch_that_waits_for_the_peers_while_the_own_queue_is_full_is_dropped
     """Else actors that wait for room here would bring the peers nothing, and all would wait for ever."""
     node = make_node(RuntimeError("over"))
     node._group = SimpleNamespace(index=0, size=2, agree=lambda *, is_ready, wants_end, counts: (False, False, list(counts)))
-    monkeypatch.setattr(node._relief, "_PATIENCE_SECONDS", 0.2)
-    assert node._next_batch() is None and node._held is not None, "it is kept for its turn"
-    time.sleep(0.3)
-    assert node._next_batch() is None and node._held is not None, "the queue has room: the peers' chunks may come"
-    monkeypatch.setattr(node._source, "fill", lambda: 1.0)
-    assert node._next_batch() is None and node._held is not None, "not long enough"
-    time.sleep(0.3)
-    assert node._next_batch() is None and node._held is None
+    now = [0.0]
+    monkeypatch.setattr(node._relief, "_clock", lambda: now[0])
+    for seconds, fill, is_kept in ((0, 1.0, True), (9, 1.0, True), (11, 0.9, True), (20, 1.0, True), (22, 1.0, False)):
+        now[0] = seconds
+        monkeypatch.setattr(node._source, "fill", lambda fill=fill: fill)
+        assert node._next_batch() is None
+        assert (node._held is not None) == is_kept, "kept for its turn, unless it has waited for 10 s since a look"
     assert node._own_counts()["dropped_chunks"] == 1, "its share of a batch of two"
