@@ -19,6 +19,7 @@ from impala import config as config_lib
 from impala import environments, lockstep
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
+from impala.monitoring.tasks import WINDOW
 from impala.nodes import checking, playing
 
 # Vectors: the settings of configs/cartpole.yaml. MinAtar: those of configs/lab. Atari: wide batches for one process.
@@ -88,14 +89,14 @@ class Impala:
     def _begin(self, config: config_lib.Config, lag: int) -> None:
         if not isinstance(lag, numbers.Integral) or lag < 0:
             raise config_lib.ConfigError([f"Impala: lag={lag!r}; expected a whole number of updates, 0 or more"])
-        if config.replays_alone or config.has_use_for("server.num_shards"):
+        if config.replays_alone or config.has_parameter_server:
             raise config_lib.ConfigError([
                 f"Impala: program={config.program} with agent.name={config.agent.name}; expected one that learns from "
                 "unrolls (impala, seed, ga3c); `impala evaluate` and `impala export` take runs of all programs"
             ])  # fmt: skip
         self.config, self._lag = config, lag
         self._lockstep = lockstep.Lockstep(config, lag=lag)
-        self._scores: collections.deque[float] = collections.deque(maxlen=100)
+        self._scores: collections.deque[float] = collections.deque(maxlen=WINDOW)
 
     @property
     def network(self):
@@ -119,7 +120,7 @@ class Impala:
             self._scores.extend(episode.score for episode in update.episodes)
             if on_update:
                 on_update(update)
-            if target_return is not None and len(self._scores) == 100 and np.mean(self._scores) >= target_return:
+            if target_return is not None and len(self._scores) == WINDOW and np.mean(self._scores) >= target_return:
                 break
         return self
 

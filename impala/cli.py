@@ -83,11 +83,11 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("--output", metavar="FILE", type=Path, help="curves.png in the first run if not given")
 
     one = add(
-        bench, "[WORD | --config FILE] [--against FILE] [--json FILE] [--SECTION.KEY VALUE …]",
+        bench, "[WORD | --config FILE] [--against WORD|FILE] [--json FILE] [--SECTION.KEY VALUE …]",
         epilog="The keys are those of impala train --help, the words those of impala train --list.",
     )  # fmt: skip
     one.add_argument("--config", metavar="FILE", help="Pong as in configs/pong.yaml if not given")
-    one.add_argument("--against", metavar="FILE", help="or a WORD; runs the two programs in turn instead")
+    one.add_argument("--against", metavar="WORD|FILE", help="runs the two programs in turn instead")
     one.add_argument("--json", metavar="FILE", type=Path, help="writes the figures there")
 
     _add_cluster(add)
@@ -479,7 +479,7 @@ def _a_gpu_for_each_learner(config: config_lib.Config, options: argparse.Namespa
       ConfigError: there are too few.
     """
     is_set = "learner_gpus" in config.cluster.model_fields_set
-    if not options.gpus or is_set or config.has_use_for("server.num_shards"):  # parameter servers use none
+    if not options.gpus or is_set or config.has_parameter_server:  # parameter servers use none
         return []
     num_gpus = options.gpus * (options.nodes if options.where == "slurm" else 1)  # with kubernetes, of the head alone
     num_learners = config.learner.num_learners * config.population.size

@@ -299,7 +299,7 @@ def of(config: Config):
 
     `Lockstep`; `ReplayLockstep` if it trains on replay alone, `ServedLockstep` if it has a parameter server.
     """
-    if config.has_use_for("server.num_shards"):
+    if config.has_parameter_server:
         return ServedLockstep(config)
     return ReplayLockstep(config) if config.replays_alone else Lockstep(config)
 

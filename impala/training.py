@@ -1,4 +1,4 @@
-"""`impala train`: checks a configuration, launches its program on this machine and watches over it."""
+"""`impala train`: checks a configuration, launches its program here or on a Ray cluster, and watches over it."""
 
 import contextlib
 import ctypes.util
@@ -69,6 +69,8 @@ def check(config: config_lib.Config):
 @contextlib.contextmanager
 def _answering(config: config_lib.Config):
     """Ends the command if the block, which makes and plays environments, takes longer than `liveness_seconds`."""
+    from impala.launching import processes
+
     names = ", ".join(map(repr, config.environment.tasks))
     own = "".join(f", or {key}: {word!r}" for key, word in config.own_parts.items())
 
@@ -78,8 +80,6 @@ def _answering(config: config_lib.Config):
             "is made and tried for a few steps; expected an answer", sys.stderr,
         )  # fmt: skip
         os._exit(processes.EXIT_TRY_AGAIN)
-
-    from impala.launching import processes
 
     timer = threading.Timer(config.liveness_seconds, end)
     timer.daemon = True
@@ -131,14 +131,14 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     def launch():
         this = Run(run.path, os.getpid(), started, run.next_incarnation(), profile)
         program, roles = module.make_program(config, spec, this), Roles(module.ROLES)
-        learners = _clients(program, config, roles)
+        handles = _learner_handles(program, config, roles)
         with _with_room(run.path, is_again=bool(restarts.count)):
             launched = start(program, run.path, roles, should_stop=lambda: interrupts.count > 0)
         for line in launched.words():
             screen.say(line)
-        return launched, _ticker(launched, screen, learners, config, table_mb, restarts)
+        return launched, _ticker(launched, screen, handles, config, table_mb, restarts)
 
-    outcome = supervising.Outcome(None)
+    outcome = supervising.LAUNCH_AGAIN
     with Interrupts() as interrupts:
         with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
             while outcome.status is None:
@@ -191,19 +191,19 @@ def _launcher(config, threads: bool, cluster: str | None):
         from impala.nodes import placing
 
         placements = itertools.chain([placing.placement(config)], itertools.repeat(placing.placement_again(config)))
-        return lambda *program, should_stop: ray_cluster.launch(
-            *program, placement=next(placements), should_stop=should_stop
+        return lambda *arguments, should_stop: ray_cluster.launch(
+            *arguments, placement=next(placements), should_stop=should_stop
         )
     from impala.launching import local
 
     if threads:
         from impala.launching import threads as in_threads
 
-        return lambda *program, should_stop: in_threads.launch(*program)  # waits for nothing
+        return lambda *arguments, should_stop: in_threads.launch(*arguments)  # waits for nothing
     return local.launch
 
 
-def _clients(program, config, roles) -> list:
+def _learner_handles(program, config, roles) -> list:
     """Returns handles of the learners that gather metrics: the first of the run, or of each member of a population."""
     handles = [node.create_handle() for node in program.groups[roles.head][:: config.learner.num_learners]]
     for handle in handles:
@@ -244,9 +244,9 @@ def _ticker(launched, screen, handles, config, table_mb: dict[str, float], resta
     return on_tick
 
 
-def _head(processes, config, index: int) -> str:
+def _head(launched, config, index: int) -> str:
     """Returns the name of the node that gathers metrics and checkpoints of a run, or of a member of a population."""
-    return f"{processes.roles.head}/{index * config.learner.num_learners}"
+    return f"{launched.roles.head}/{index * config.learner.num_learners}"
 
 
 def _row(learners, say_once) -> dict:
@@ -263,13 +263,13 @@ def _row(learners, say_once) -> dict:
     return row
 
 
-def _tell_the_end(processes, config, folder: Path, num_restarts: int) -> None:
+def _tell_the_end(launched, config, folder: Path, num_restarts: int) -> None:
     """Prints what was done, by the learners' last reports: log files may lack it."""
     from impala.launching import runs as runs_lib
 
     again = f", {num_restarts} restarts" if num_restarts else ""
     for index, agent in enumerate(runs_lib.member_folders(folder)):
-        facts = processes.node(_head(processes, config, index)).facts
+        facts = launched.node(_head(launched, config, index)).facts
         if not facts.get("has_trained"):
             continue
         returned = facts.get("return_mean")
@@ -308,16 +308,18 @@ def _table_mb(config, spec) -> dict[str, float]:
         "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),
         "replay.size": config.replay.size * num_replays * bool(replayed),
     }  # fmt: skip
-    if sum(sizes.values()) * chunk_mb > budget:
+    total_mb = sum(sizes.values()) * chunk_mb
+    if total_mb > budget:
         table = max(sizes, key=sizes.get)
         mb, of_table = sizes[table] * chunk_mb, table
+        room_mb = max(0.0, budget - (total_mb - mb))  # what the other table leaves
         if table == "replay.queue_size" and config.learner.max_lag is not None:  # the queue's size follows from it
             of_table = "learner.max_lag"
         key = estimates.most_unusual(config, (of_table, "learner.unroll_length", "population.size"))
         value = config_lib.flatten(config)[key]
         raise config_lib.ConfigError([
-            f"{key}={value}: chunks of {chunk_mb:.3f} MB may take {mb:,.0f} MB of "
-            f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(value * budget / mb)}"
+            f"{key}={value}: chunks of {chunk_mb:.3f} MB may take {total_mb:,.0f} MB of "
+            f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(value * room_mb / mb)}"
         ])  # fmt: skip
     queue_mb, replay_mb = (size * chunk_mb for size in sizes.values())
     return dict(queue=queue_mb, replay=replay_mb)
@@ -333,7 +335,7 @@ def _check_devices(config: config_lib.Config, threads: bool) -> None:
             f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
         ])  # fmt: skip
     counts = {"learner.num_learners": num_learners, "population.size": config.population.size}
-    learns_on_gpus = not config.has_use_for("server.num_shards")
+    learns_on_gpus = not config.has_parameter_server
     if learns_on_gpus and 0 < _num_gpus() < math.prod(counts.values()):
         said = " times ".join(f"{key}={count}" for key, count in counts.items() if count > 1)
         raise config_lib.ConfigError([

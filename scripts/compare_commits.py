@@ -84,7 +84,7 @@ def until(process, folder, condition) -> dict:
     """Waits for a newest row of metrics.csv that meets `condition`; returns it."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
-        rows = logs.read_csv(Path(folder) / "metrics.csv") if (Path(folder) / "metrics.csv").exists() else []
+        rows = logs.read_csv(Path(folder) / "metrics.csv")
         if rows and condition(rows[-1]):
             return rows[-1]
         time.sleep(0.1)

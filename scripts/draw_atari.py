@@ -3,20 +3,16 @@
 .venv/bin/python scripts/draw_atari.py    # docs/results/<game>/seed_*/ → docs/results/atari/curves.png
 """
 
-import csv
 from pathlib import Path
 
 import yaml
+
+from impala.monitoring.logs import read_csv as rows_of
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 GAMES = ("pong", "breakout", "beam_rider", "qbert", "space_invaders")
 MARKS = (1, 2, 4, 8, 12, 20, 40)  # million frames
 GOAL = {"pong": 18.0}
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 def runs_of(game: str) -> dict[str, list[dict[str, str]]]:

@@ -4,17 +4,13 @@
 scripts/draw_soak.py    # docs/results/soak, docs/results/pong/seed_*/ → docs/results/soak/beside.png
 """
 
-import csv
 import datetime
 from pathlib import Path
 
+from impala.monitoring.logs import read_csv as rows_of
+
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SOAK = RESULTS / "soak"
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def curve(folder: Path) -> tuple[list[float], list[float]]:

@@ -105,8 +105,7 @@ def during(seconds: float) -> collections.Counter:
 
 
 def newest(folder: Path) -> dict[str, float]:
-    rows = read_csv(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
-    *_, row = [dict(updates=0, frames=0, wall_seconds=0), *rows]
+    *_, row = [dict(updates=0, frames=0, wall_seconds=0), *read_csv(folder / "metrics.csv")]
     return {name: float(row[name]) for name in ("frames", "updates", "wall_seconds")}
 
 

@@ -9,7 +9,7 @@ of them, so the machine can hardly train faster than the bound
 
 except by a tenth or so: in the whole, the cores that one process leaves idle while it is in Python serve another, and a
 part alone cannot use them. The parts are measured before and after the whole, and averaged: if the machine's speed
-drifts, it drifts for both. Where inference is central, serving is measured too (`bench.serving`). With
+drifts, it drifts for both. Where inference is central, serving is measured too (`bench.central_inference`). With
 `--against CONFIG` two programs are run in turn.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from impala import agents
 from impala import config as config_lib
-from impala.bench import group, parts, schemes, served, serving, traffic, whole, windows
+from impala.bench import central_inference, group, parameter_server, parts, schemes, traffic, whole, windows
 from impala.nodes import estimates
 from impala.nodes.checking import check
 
@@ -44,17 +44,9 @@ def bound(**rates: float) -> float:
 
 def parts_of(config: config_lib.Config) -> dict[str, Callable]:
     """Returns the parts that an agent step of the configured program costs, by name."""
-    if config.replays_alone and (config.replay.shared or not _is_served(config)):
+    if config.replays_alone and (config.replay.shared or not config.has_parameter_server):
         return _PARTS | _WINDOWS
-    return _PARTS if _is_central(config) or _is_served(config) else _PARTS | _TABLE
-
-
-def _is_central(config: config_lib.Config) -> bool:
-    return config.has_use_for("inference.transport")
-
-
-def _is_served(config: config_lib.Config) -> bool:
-    return config.has_use_for("server.num_shards")
+    return _PARTS if config.has_central_inference or config.has_parameter_server else _PARTS | _TABLE
 
 
 def _alone(function, *arguments):
@@ -89,13 +81,13 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
     result["fraction_of_bound"] = result["train"] / result["bound"]
     if "table" in result:
         result["table_over_train"] = result["table"] / result["train"]
-    if _is_central(config):
+    if config.has_central_inference:
         report("now central inference alone")
-        result["serving"] = _alone(serving.serving_rates, config, _PART_SECONDS)
-    if _is_served(config):
+        result["serving"] = _alone(central_inference.serving_rates, config, _PART_SECONDS)
+    if config.has_parameter_server:
         report("now the parameter server alone, and workers without one")
-        result["exchange"] = _alone(served.measure, config, 2 * _PART_SECONDS)
-        result["separate"] = served.separate_rate(config, 2 * _PART_SECONDS)
+        result["exchange"] = _alone(parameter_server.measure, config, 2 * _PART_SECONDS)
+        result["separate"] = parameter_server.separate_rate(config, 2 * _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["bytes_per_frame"] = _alone(_traffic, config)
     if config.has_use_for("loss.clip_rho"):  # V-based schemes
@@ -155,19 +147,19 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
     table = f"the table path alone at {result['table_over_train']:.0f} × the whole; " if "table" in result else ""
     print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; {table}"
           f"{_lag(result)}; {result['rss_mb']:,.0f} MB")  # fmt: skip
-    if served := result.get("serving"):
-        print(f"{'direct':13} {served['direct']:10,.0f} agent steps/s of the network alone in batches of "
-              f"{served['direct_batch']}; {served['direct_at_once']:,.0f} from all the server's threads")  # fmt: skip
-        for name in serving.TRANSPORTS:
-            print(f"{name:13} {served[name]:10,.0f} agent steps/s decided for callers, "
-                  f"{100 * served[name] / served['direct']:.0f} % of it, in batches of "
-                  f"{served[name + '_batch']:.1f}; a request takes "
-                  f"{1e3 * served[name + '_p50']:.1f} ms, p99 {1e3 * served[name + '_p99']:.1f} ms")  # fmt: skip
+    if rates := result.get("serving"):
+        print(f"{'direct':13} {rates['direct']:10,.0f} agent steps/s of the network alone in batches of "
+              f"{rates['direct_batch']}; {rates['direct_at_once']:,.0f} from all the server's threads")  # fmt: skip
+        for name in central_inference.TRANSPORTS:
+            print(f"{name:13} {rates[name]:10,.0f} agent steps/s decided for callers, "
+                  f"{100 * rates[name] / rates['direct']:.0f} % of it, in batches of "
+                  f"{rates[name + '_batch']:.1f}; a request takes "
+                  f"{1e3 * rates[name + '_p50']:.1f} ms, p99 {1e3 * rates[name + '_p99']:.1f} ms")  # fmt: skip
     if exchange := result.get("exchange"):
         _print_exchange(exchange, result)
-    parts = result["bytes_per_frame"]
-    print(f"{sum(parts.values()):,.0f} bytes cross between processes for each emulator frame: "
-          + ", ".join(f"{name} {size:,.0f}" for name, size in parts.items()))  # fmt: skip
+    sizes = result["bytes_per_frame"]
+    print(f"{sum(sizes.values()):,.0f} bytes cross between processes for each emulator frame: "
+          + ", ".join(f"{name} {size:,.0f}" for name, size in sizes.items()))  # fmt: skip
     if fractions := result.get("scheme_fractions_of_learner"):
         print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
               + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
@@ -176,7 +168,7 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
 def _print_exchange(exchange: dict, result: dict) -> None:
     print(f"an exchange of {exchange['bytes'] / 2e6:.1f} MB each way with the server takes "
           + ", ".join(f"{1e3 * exchange[name + '_p50']:.1f} ms (p99 {1e3 * exchange[name + '_p99']:.1f}) through {name}"
-                      for name in served.TRANSPORTS)
+                      for name in parameter_server.TRANSPORTS)
           + f"; {1e3 * exchange['optimizer_p50']:.1f} ms of it are the optimizer's")  # fmt: skip
     print(f"{result['gradients']:,.0f} gradients/s come to it, which take "
           f"{100 * result['server_busy_fraction']:.0f} % of the time of one of its cores to apply")  # fmt: skip

@@ -154,7 +154,7 @@ def random_unroll(config: config_lib.Config) -> list:
     from impala.nodes import parts
     from impala.types import Origin
 
-    n = config.actor.num_environments // config.actor.num_lanes
+    n = config.actor.num_lane_environments
     environment = make_environment(config, n)
     spec, unrolls = environment.spec, []
 

@@ -22,7 +22,7 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     from impala.types import num_bytes
 
     agent, parts, weights = agents.of(config), {}, 4 * num_parameters
-    num_environments, is_central = config.actor.num_environments, config.has_use_for("inference.transport")
+    num_environments, is_central = config.actor.num_environments, config.has_central_inference
     if config.replays_alone and (config.program != "gorila" or config.replay.shared):
         window = agent.make_chunk_spec(config, spec)
         num_drawn = config.learner.batch_size / config.steps_per_update  # windows for each step

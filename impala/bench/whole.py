@@ -61,7 +61,7 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
 
 def _gradients(rows: list[dict[str, str]], config: config_lib.Config) -> dict[str, float]:
     """Returns how many gradients came a second, and the share of time it took to apply them; {} without a server."""
-    if not config.has_use_for("server.num_shards"):
+    if not config.has_parameter_server:
         return {}
     seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
     awaited = config.actor.num_actors - config.server.num_late if config.server.barrier else 1

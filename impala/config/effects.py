@@ -86,7 +86,11 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
 
 
 def without_effect(config: Config) -> list[str]:
-    """Returns a line for each key that is set to another value than its default and changes nothing in training."""
+    """Returns a line for each likely mistake.
+
+    A key that is set and changes nothing in training; a parameter that cannot evolve; a learning rate that is 0 before
+    the end.
+    """
     if own.is_own(config.agent.name):
         return []  # it may use any key
     leaves, lines = {leaf.key: leaf for leaf in uses.leaves(config)}, []

@@ -149,8 +149,8 @@ def load(path: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
 
 
 def over(below: Config, above: Config) -> Config:
-    """Returns `above` with the keys that are not set in it taken from `below`; `above` alone if the programs differ."""
-    if below.program != above.program:
+    """Returns `above` with the keys not set in it taken from `below`; `above` alone if program or agent differ."""
+    if (below.program, below.agent.name) != (above.program, above.agent.name):
         return above
     return build(_merged(as_data(below), above.model_dump(by_alias=True, exclude_unset=True)))
 
@@ -200,11 +200,11 @@ def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
     """
     rows: dict[str, tuple[str, str]] = {}
     for agent in uses.AGENTS[program] if program else (None,):
-        own = _defaults(program, agent) if program else {}
+        defaults = _defaults(program, agent) if program else {}
         for key, default, text in _documented(Config, (agent,) if agent else ()):
             if program and not (uses.is_of_program(key, program, agent) and uses.is_of_agent(key, agent)):
                 continue
-            default = own.get(key, default)
+            default = defaults.get(key, default)
             first, said = rows.setdefault(key, (default, text))
             if default != first and key != "agent.name":
                 rows[key] = first, "; ".join(filter(None, [said, f"with {agent} {default}"]))
@@ -218,10 +218,10 @@ def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
 
 def _defaults(program: str, agent: str) -> dict[str, str]:
     """Returns the defaults of a program with one of its agents, where they are not those of the schema."""
-    own = DEFAULTS_OF[program] | DEFAULTS_OF.get(f"{program}+{agent}", {})
+    defaults = DEFAULTS_OF[program] | DEFAULTS_OF.get(f"{program}+{agent}", {})
     if agent != uses.AGENTS[program][0]:
-        own = {name: section for name, section in own.items() if name != "agent"}
-    return {key: _as_yaml(value) for key, value in _leaves(own)}
+        defaults = {name: section for name, section in defaults.items() if name != "agent"}
+    return {key: _as_yaml(value) for key, value in _leaves(defaults)}
 
 
 def _documented(model: type[pydantic.BaseModel], agents: tuple[str, ...] = (), prefix: str = ""):
@@ -253,6 +253,7 @@ def _choices(field: pydantic.fields.FieldInfo) -> list[str]:
 
 @functools.cache  # to read the source takes as long as all else of the command line's configuration
 def _comments(model: type[pydantic.BaseModel]) -> dict[str, str]:
+    """Returns the comment behind each field in the model's source, by name."""
     return dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(model), flags=re.MULTILINE))
 
 

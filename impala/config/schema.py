@@ -116,17 +116,17 @@ class Config(Model):
             expected = " or ".join(agents)
             raise ValueError(f"agent.name={agent['name']!r}: not with program={program}; expected {expected}")
         pair = f"{program}+{agent.get('name')}" if isinstance(agent, dict) else ""
-        own = {"agent": {}} | DEFAULTS_OF[program] | DEFAULTS_OF.get(pair, {})
+        defaults = {"agent": {}} | DEFAULTS_OF[program] | DEFAULTS_OF.get(pair, {})
         if not isinstance(agent, dict) or agent.get("name", agents[0]) == agents[0]:
-            own["agent"] = {"name": agents[0]} | own["agent"]
+            defaults["agent"] = {"name": agents[0]} | defaults["agent"]
         else:  # another agent has its own defaults
-            own["agent"] = {}
-        sections = {name: data.get(name, {}) for name in own}
+            defaults["agent"] = {}
+        sections = {name: data.get(name, {}) for name in defaults}
         if not all(isinstance(section, dict) for section in sections.values()):
             return build(data)
-        config = build(data | {name: own[name] | section for name, section in sections.items()})
+        config = build(data | {name: defaults[name] | section for name, section in sections.items()})
         for name, section in sections.items():
-            getattr(config, name).model_fields_set.difference_update(own[name].keys() - section.keys())
+            getattr(config, name).model_fields_set.difference_update(defaults[name].keys() - section.keys())
             if name not in data:
                 config.model_fields_set.discard(name)
         return config
@@ -170,7 +170,7 @@ class Config(Model):
             self._check_server()
             return self
         if self.program in ("seed", "ga3c"):
-            self._check_one_place()
+            self._check_central_inference()
         if self.learner.num_learners > 1:
             self._check_several_learners()
         max_lag = self.learner.max_lag
@@ -231,6 +231,16 @@ class Config(Model):
     def replays_alone(self) -> bool:
         """Whether all training data comes from a replay table, as windows that share their steps."""
         return self.has_use_for("replay.min_size")
+
+    @property
+    def has_parameter_server(self) -> bool:
+        """Whether workers send gradients to a parameter server."""
+        return self.has_use_for("server.num_shards")
+
+    @property
+    def has_central_inference(self) -> bool:
+        """Whether one network decides for all actors, or one for each learner."""
+        return self.has_use_for("inference.transport")
 
     @property
     def window(self) -> "Window":
@@ -299,7 +309,7 @@ class Config(Model):
             )
         if not isinstance(agent, R2d2Config):
             return
-        self._check_one_place()
+        self._check_central_inference()
         for name in ("period", "n_step"):
             if (value := getattr(agent, name)) > unroll_length:
                 why = "some steps would never be learned" if name == "period" else "no sequence has so many rewards"
@@ -364,7 +374,7 @@ class Config(Model):
             if not agent.num_epochs:
                 raise ValueError("agent.num_epochs=0; expected 1 or more")
 
-    def _check_one_place(self) -> None:
+    def _check_central_inference(self) -> None:
         """Refuses what central inference, in one process or one for each learner, cannot do."""
         is_ga3c, num_learners = self.program == "ga3c", self.learner.num_learners
         num_shared = self.actor.num_actors * (1 if is_ga3c else self.actor.num_lanes)

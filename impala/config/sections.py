@@ -57,7 +57,6 @@ Frames = Annotated[int, Field(ge=1, le=10**15)]
 Workers = Annotated[int, Field(ge=1, le=1024)]  # processes or threads
 Size = Annotated[int, Field(ge=1, le=10**6)]  # of a batch, a layer, a queue
 Float32 = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_in_float32)]
-Amount = Annotated[Float32, Field(ge=0, le=1e6)]
 Positive = Annotated[Float32, Field(gt=0, le=1e6)]
 NonNegative = Annotated[Float32, Field(ge=0, le=1e6)]
 Finite = Float32
@@ -417,14 +416,14 @@ class RestartsConfig(Model):
 class ClusterConfig(Model):
     """Where nodes stand with --cluster: nodes/placing.py. What a node needs is Ray's to find, and to keep free."""
 
-    actor_cpus: Amount = 1.0
-    learner_cpus: Amount = 1.0
-    table_cpus: Amount = 1.0
-    evaluator_cpus: Amount = 1.0
-    learner_gpus: Amount = 0.0
-    actor_memory_gb: Amount = 0.0  # 0: not looked at
-    learner_memory_gb: Amount = 0.0
-    table_memory_gb: Amount = 0.0
+    actor_cpus: NonNegative = 1.0
+    learner_cpus: NonNegative = 1.0
+    table_cpus: NonNegative = 1.0
+    evaluator_cpus: NonNegative = 1.0
+    learner_gpus: NonNegative = 0.0
+    actor_memory_gb: NonNegative = 0.0  # 0: not looked at
+    learner_memory_gb: NonNegative = 0.0
+    table_memory_gb: NonNegative = 0.0
     spread_actors: bool = False  # over as many hosts as possible, not on few
     min_actors: Count | None = None  # the run begins with so many, others join when hosts come; null: all
     wait_seconds: Seconds = 60.0  # for room, before the command ends with status 75

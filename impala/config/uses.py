@@ -1,7 +1,7 @@
 """Which keys each program and agent uses; those that are not named here are used by all.
 
-A key that the chosen pair does not use is not shown. It is refused if its value is not the default; a key that the
-agent does not use, also if it is set to its default.
+A key that the chosen program does not use may only have its default; one that the agent does not use may not be set at
+all. Neither is shown.
 """
 
 from collections.abc import Iterator

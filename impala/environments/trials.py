@@ -9,8 +9,8 @@ NUM_STEPS = 8
 
 def fault(environment: Environment, *, seed: int = 0) -> str | None:
     """Returns the first field that is not as `environment.spec` says, and what was expected; None if all is well."""
-    if own := getattr(environment, "fault", None):  # finds what its vectorisation would hide or fail on
-        if found := own(NUM_STEPS):
+    if find := getattr(environment, "fault", None):  # finds what its vectorisation would hide or fail on
+        if found := find(NUM_STEPS):
             return found
     random, spec = np.random.default_rng(seed), environment.spec
     step, n = environment.reset(seed), environment.num_environments

@@ -24,6 +24,7 @@ from impala import config as config_lib
 from impala import provenance
 from impala.lab import cells
 from impala.lab.grid import Cell, Grid, cell_of
+from impala.monitoring.logs import read_csv
 
 COLUMNS = (
     *Cell._fields, "return", "status", "frames", "updates", "skipped_updates", "wall_seconds", *cells.TELEMETRY,
@@ -49,7 +50,7 @@ class Results:
     def __init__(self, path: Path, grid: Grid):
         self._path, self._grid = path, grid
         self._refuse_others()
-        self.rows = [row for row in _read(path) if row.get("digest")]
+        self.rows = [row for row in read_csv(path) if row.get("digest")]
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
             try:
@@ -109,12 +110,6 @@ class Results:
         self.returns[cell] = self._grid.score(cell, row)
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    from impala.monitoring.logs import read_csv
-
-    return read_csv(path)
-
-
 def _provenance() -> dict[str, str]:
     versions = " ".join(f"{name}={version}" for name, version in provenance.versions(_PACKAGES).items())
     return dict(commit=provenance.commit(), versions=versions, machine=provenance.machine())
@@ -137,34 +132,37 @@ def run(
     def left_out() -> set[Cell]:
         return {cell for cell, count in failures.items() if count >= _MOST_FAILURES}
 
+    def run_in(pool, origin: Mapping[str, str]) -> None:
+        """Runs cells until the pool has had its share, one has failed in it, or none is left."""
+        running: dict[concurrent.futures.Future, Cell] = {}
+        started, num_failures = 0, sum(failures.values())
+        while True:
+            is_open = started < num_workers * _CELLS_PER_POOL and not sum(failures.values()) > num_failures
+            free = num_workers - len(running) if is_open else 0
+            for cell in _pick(grid, results, {*running.values(), *left_out()}, free):
+                with contextlib.suppress(process.BrokenProcessPool):  # those that ran in it say so
+                    running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
+                started += 1
+            if not running:
+                return
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                cell = running.pop(future)
+                if (error := future.exception()) is not None:  # of the cell, or its process is gone
+                    failures[cell] += 1
+                    errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
+                    continue
+                results.add(cell, result := future.result(), origin)
+                on_cell(cell, result)
+
     while _pick(grid, results, left_out(), 1):
         now = _provenance()
         commits = [first["commit"], now["commit"]]
         if commits[0] != commits[1] and "unknown" not in commits:  # git may not have answered in time
             raise RuntimeError(f"the code was {commits[0]} and is {commits[1]} now; start again to go on with it")
-        origin = {"command": command} | now
         with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
-            running: dict[concurrent.futures.Future, Cell] = {}
-            started, num_failures = 0, sum(failures.values())
             try:
-                while True:
-                    is_open = started < num_workers * _CELLS_PER_POOL and not sum(failures.values()) > num_failures
-                    free = num_workers - len(running) if is_open else 0
-                    for cell in _pick(grid, results, {*running.values(), *left_out()}, free):
-                        with contextlib.suppress(process.BrokenProcessPool):  # those that ran in it say so
-                            running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
-                        started += 1
-                    if not running:
-                        break
-                    done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-                    for future in done:
-                        cell = running.pop(future)
-                        if (error := future.exception()) is not None:  # of the cell, or its process is gone
-                            failures[cell] += 1
-                            errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
-                            continue
-                        results.add(cell, result := future.result(), origin)
-                        on_cell(cell, result)
+                run_in(pool, {"command": command} | now)
             except BaseException:  # Ctrl-C, or a row that cannot be written: the workers do not finish their cells
                 for worker in (pool._processes or {}).values():
                     worker.terminate()
@@ -221,7 +219,7 @@ def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)
     try:
-        with _progress(grid, results) as on_cell:
+        with _Progress(grid, results) as on_cell:
             run(grid, results, num_workers=num_workers, command=command, on_cell=on_cell)
         status = 0
     except KeyboardInterrupt:
@@ -237,7 +235,7 @@ def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
     return status
 
 
-class _progress:
+class _Progress:
     """A progress bar with the time left, or one line for each cell if there is no terminal."""
 
     def __init__(self, grid: Grid, results: Results):

@@ -121,7 +121,7 @@ class Cell(NamedTuple):
     replay_fraction: float
     lag: int
     learning_rate: float
-    entropy: float
+    entropy: float  # entropy cost or, of a Q-based scheme, ε of its policy: see `Setting`
     seed: int
 
     @property
@@ -156,7 +156,7 @@ class Grid:
         self.config = _validated(content)
         rates, grid = self.config.learning_rates, self.config
         self._settings = {
-            scheme: list(itertools.product(rates, self._seconds(scheme))) for scheme in grid.schemes
+            scheme: list(itertools.product(rates, self._second_values(scheme))) for scheme in grid.schemes
         }  # fmt: skip
         errors, self._bases = [], {}
         for name, task in self.config.tasks.items():
@@ -174,8 +174,8 @@ class Grid:
         if errors:
             raise ConfigError(dict.fromkeys(errors))
 
-    def _seconds(self, scheme: str) -> list[float]:
-        """The other half of a scheme's settings."""
+    def _second_values(self, scheme: str) -> list[float]:
+        """Returns the values of a setting's second number: entropy costs, or ε of a Q-based scheme's policy."""
         return self.config.policy_epsilons if self.config.is_q_based(scheme) else self.config.entropy_costs
 
     def blocks(self) -> Iterator[Block]:
@@ -254,7 +254,7 @@ class Grid:
 
     def at_edge(self, scheme: str, setting: Setting) -> list[bool]:
         """Returns whether each of a setting's two numbers is the least or the largest of a scheme's sweep."""
-        ranges = (self.config.learning_rates, self._seconds(scheme))
+        ranges = (self.config.learning_rates, self._second_values(scheme))
         return [len(values) > 1 and x in (min(values), max(values)) for x, values in zip(setting, ranges)]
 
     @property

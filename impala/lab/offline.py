@@ -23,7 +23,8 @@ from impala.lab.acted import load_chunks, play
 from impala.learning import gradients
 from impala.learning.weights import assign_weights
 from impala.lockstep import Lockstep
-from impala.losses.actor_critic import REWARD_CLIPPING, Rows, Terms, make_rows
+from impala.losses.actor_critic import Rows, Terms, make_rows
+from impala.losses.rewards import REWARD_CLIPPING
 from impala.nodes import checking
 from impala.types import Chunk, Weights
 
@@ -106,8 +107,8 @@ def policy_gradient(network, seen: View, scheme: Scheme) -> tuple[np.ndarray, Ta
         if terms.extra:
             objective -= terms.extra(rows)
         mean = tf.reduce_sum(mask_t * objective) / seen.valid_t.sum()
-    gradients = tape.gradient(mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return np.concatenate([gradient.numpy().ravel() for gradient in gradients]), targets
+    parts = tape.gradient(mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return np.concatenate([part.numpy().ravel() for part in parts]), targets
 
 
 def compare(

@@ -45,9 +45,9 @@ class Pulse:
 
     def __init__(self, name: str, event: threading.Event):
         self.name, self._event = name, event
-        self._asked, self._watching = {threading.get_ident(): time.monotonic()}, threading.Lock()  # by thread
+        self._asked, self._asked_lock = {threading.get_ident(): time.monotonic()}, threading.Lock()  # by thread
         self._facts, self._doing = {}, "starting"
-        self._socket, self._sending = None, threading.Lock()
+        self._socket, self._send_lock = None, threading.Lock()
         if os.environ.get(ADDRESS_VARIABLE):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
@@ -61,12 +61,12 @@ class Pulse:
     @contextlib.contextmanager
     def watched(self):
         """Within it, the calling thread is watched as well."""
-        with self._watching:
+        with self._asked_lock:
             self._asked[threading.get_ident()] = time.monotonic()
         try:
             yield
         finally:
-            with self._watching:
+            with self._asked_lock:
                 del self._asked[threading.get_ident()]
 
     def set(self) -> None:
@@ -90,7 +90,7 @@ class Pulse:
 
     @doing.setter
     def doing(self, what: str) -> None:
-        with self._watching:
+        with self._asked_lock:
             self._doing, self._asked = what, dict.fromkeys(self._asked, time.monotonic())
 
     @property
@@ -107,7 +107,7 @@ class Pulse:
         if self._socket is None:
             return
         deadline = time.monotonic() + patience_seconds
-        with self._sending, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy
+        with self._send_lock, contextlib.suppress(OSError, KeyError):  # the launcher is gone, or busy
             message = self._message()  # in here: what is sent later is newer
             while True:
                 try:
@@ -119,7 +119,7 @@ class Pulse:
                     time.sleep(0.02)
 
     def _message(self) -> bytes:
-        with self._watching:
+        with self._asked_lock:
             asked = min(self._asked.values())
         beat = dict(
             name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),

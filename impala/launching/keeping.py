@@ -49,7 +49,7 @@ class Keeper:
             raise
         except Exception as error:  # RuntimeError, ValueError: whatever Reverb raises for a damaged file
             processes.check_port_is_free(port)  # else the copy is not to blame
-            words.append(self._move_aside(_line(error)))
+            words.append(self._move_aside(processes.first_line(error)))
             self._folder.mkdir()
             server = reverb.Server(make_tables(), port=port, checkpointer=checkpointer)
         return server, words
@@ -61,7 +61,7 @@ class Keeper:
             path = Path(server.localhost_client().checkpoint())
             error = "" if _is_whole(path) else f"{path} lacks a file"
         except Exception as failure:  # a full disk is an IndexError
-            error = _line(failure)
+            error = processes.first_line(failure)
         if error:
             logging.error("the tables could not be copied to disk: %s", error)
             self._remove_broken()
@@ -86,10 +86,6 @@ class Keeper:
         words = f"a copy of the replay table was removed: {reason}"
         logging.warning("%s: %s", folder, words)
         return words
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _is_whole(copy: Path) -> bool:

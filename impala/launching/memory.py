@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from impala.launching.roles import LIKE_LEARNERS
+
 FILE_VARIABLE = "IMPALA_MEMORY"  # names the file in which the launcher of a cluster's nodes keeps what they take
-_ROLES = {"server": "learner", "shard": "learner"}  # a parameter server's processes count as learners
 
 
 def resident_mb(launcher_pid: int) -> dict[str, float]:
@@ -23,7 +24,7 @@ def resident_mb(launcher_pid: int) -> dict[str, float]:
     measured = _read(Path(os.environ[FILE_VARIABLE])) if os.environ.get(FILE_VARIABLE) else _descendants(launcher_pid)
     for name, megabytes in measured:
         role = name.partition("/")[0]
-        memory[_ROLES.get(role, role)] += megabytes
+        memory["learner" if role in LIKE_LEARNERS else role] += megabytes
         memory["total"] += megabytes
     return dict(memory)
 

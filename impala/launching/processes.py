@@ -52,7 +52,7 @@ def launched_at(started: float) -> float:
 
 
 def refuse(message: str, status: int = EXIT_USAGE) -> None:
-    """Ends the node's process with status 2, which ends the run with that status and `message`; in a thread, raises.
+    """Ends the node's process with `status`, and the run with it and `message`; in a thread, raises UsageError.
 
     With status 75 the run may start its nodes again; not in threads, where it ends with status 2.
     """
@@ -212,6 +212,11 @@ def flush() -> None:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def first_line(error: BaseException) -> str:
+    """Returns an error's first line, cut; its type if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def hide_gpus() -> None:

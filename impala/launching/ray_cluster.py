@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from impala.config import ConfigError
 from impala.launching import addresses, beats, commands, ending, local, memory, node_host, rpc, stopping
-from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN, end_with_parent
+from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN, end_with_parent, first_line
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
@@ -81,9 +81,10 @@ def connect(address: str, *, is_trusted: bool) -> None:
         with _silent_stderr():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except Exception as error:  # ConnectionError, RuntimeError, AuthenticationError: whatever Ray raises
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        line = f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and its token"
-        raise ConfigError([line]) from None
+        raise ConfigError([
+            f"--cluster {address}: {first_line(error)}; expected a running Ray cluster that this host belongs to, and "
+            "its token"
+        ]) from None  # fmt: skip
     public = [ip for ip in _ips(ray) if ipaddress.ip_address(ip).is_global]
     if public and not is_trusted:
         ray.shutdown()
@@ -523,7 +524,8 @@ class Nodes:
         if not self._ray.is_initialized():
             return
         ends = [hosted.actor.end.remote() for hosted in chosen if hosted.is_started and not hosted.is_dismissed]
-        self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS) if ends else None
+        if ends:
+            self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
         for hosted in chosen:
             if not hosted.is_dismissed:
                 self._ray.kill(hosted.actor)
@@ -543,7 +545,7 @@ def _shortly(names: Sequence[str]) -> str:
 
 def _line(error: Exception) -> str:
     error = getattr(error, "cause", None) or error  # of a RayTaskError, whose own text is a traceback
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return first_line(error)
 
 
 def launch(

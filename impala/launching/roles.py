@@ -28,6 +28,7 @@ EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True, imports=_H
 LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True, imports=_HEAVY)
 SERVER = Role("server", turn=1, is_head=True, imports=_HEAVY)  # of parameters
 SHARD = Role("shard", turn=2, imports=_HEAVY)  # further processes of the server: the first saves what they hold
+LIKE_LEARNERS = (SERVER.name, SHARD.name)  # need, and count as, what a learner does
 TABLE = Role("table", turn=2, stores=True, imports=_HEAVY)  # last: the learner may still be waiting for it
 
 

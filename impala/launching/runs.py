@@ -104,6 +104,7 @@ class RunFolder:
             )
 
     def _check_contents(self, config) -> bool:
+        """Returns whether there is a run to resume; refuses one of another configuration."""
         self._refuse_others()
         if not _can_resume(self.path):
             self._refuse_what_would_be_lost(config)
@@ -208,7 +209,7 @@ def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[s
     """Returns a line for each key that may not change on resume but did."""
     before, after = config_lib.flatten(old), config_lib.flatten(new)
     return [
-        f"{key}: was {before[key]!r}, is {after[key]!r}; cannot change on resume"
+        f"{key}: was {before.get(key)!r}, is {after[key]!r}; cannot change on resume"
         for key in after
         if before.get(key) != after[key] and key not in config_lib.MAY_CHANGE_ON_RESUME
     ]

@@ -114,10 +114,9 @@ class Server:
     def _is_ours(self, connection: socket.socket) -> bool:
         """Returns whether the kernel says that a process of this user connects; warns of the first that is not."""
         try:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            process, user = peer_of(connection)
         except OSError:
             return False
-        process, user, _ = _CREDENTIALS.unpack(credentials)
         if user != os.getuid() and not self._has_refused:
             self._has_refused = True
             logging.warning("shared memory: refused process %d of user %d, as all of other users", process, user)
@@ -273,11 +272,16 @@ class Caller:
             self._socket = None
 
 
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Returns process and user at the other end, as the kernel knows them."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(data)
+    return process, user
+
+
 def check_peer(connection: socket.socket) -> None:
     """Raises ConnectionRefusedError if another user's process listens at the other end, whose name anybody may take."""
-    _, user, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
+    _, user = peer_of(connection)
     if user != os.getuid():
         raise ConnectionRefusedError(f"the server belongs to user {user}")
 

@@ -24,7 +24,7 @@ import numpy as np
 from impala.launching import shared_memory
 
 _THEY_ARE_THERE, _STILL_HERE, _BEAT_SECONDS, _ALIGNMENT = b"!", b".", 1.0, 64
-_INDEX, _CREDENTIALS = struct.Struct("<i"), struct.Struct("3i")
+_INDEX = struct.Struct("<i")
 
 
 class SharedSum:
@@ -161,8 +161,7 @@ def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
             server.settimeout(left)
             try:
                 connection, _ = server.accept()
-                credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+                if shared_memory.peer_of(connection)[1] != os.getuid():
                     connection.close()
                     continue
                 connection.settimeout(left)

@@ -34,7 +34,7 @@ export RAY_AUTH_TOKEN
 # This script runs on the first host: Ray's head and the learner stand here, the other hosts join.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # The first IPv4 address that is not the host's own: a host's name may stand for 127.0.1.1.
-ip=$(printf '%s\n' $(hostname --ip-address; hostname -I) | grep -E '^([0-9]+[.]){{3}}[0-9]+$' | grep -v -m 1 '^127[.]')
+ip=$(printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -E '^([0-9]+[.]){{3}}[0-9]+$' | grep -v -m 1 '^127[.]')
 [ -n "$ip" ] || {{ echo "$first: has no IPv4 address but 127.*; expected one that other hosts reach" >&2; exit 1; }}
 address=$ip:$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray

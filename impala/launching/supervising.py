@@ -1,8 +1,6 @@
 """Watches the nodes of a launched program until all is done; starts again what dies, and ends the rest in order."""
 
-import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from impala.launching import beats
 from impala.launching.interrupts import Interrupts
-from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE
+from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, say
 from impala.launching.restarts import Restarts
 from impala.launching.roles import Roles
 
@@ -30,7 +28,7 @@ class Nodes(Protocol):
     def left(self) -> list[str]: ...
     def nodes(self) -> dict[str, beats.Node]: ...
     def node(self, name: str) -> beats.Node: ...
-    def lived_seconds(self, name: str) -> float: ...
+    def lived_seconds(self, name: str) -> float: ...  # this and `start_again`: only where `can_start_again`
     def ended(self) -> dict[str, int]: ...
     def log(self, name: str) -> Path | None: ...
     def dump_stacks(self, name: str) -> None: ...
@@ -44,6 +42,9 @@ class Outcome(NamedTuple):
     """How a launch came to its end."""
 
     status: int | None  # the command's; None: the program is to be launched again, from the newest checkpoint
+
+
+LAUNCH_AGAIN = Outcome(None)
 
 
 class Supervisor:
@@ -206,7 +207,7 @@ class Supervisor:
             if self._interrupts.count:
                 return Outcome(0 if any(saved) and self._interrupts.count == 1 else EXIT_INTERRUPTED)
             time.sleep(0.1)
-        return Outcome(None)
+        return LAUNCH_AGAIN
 
     def _why(self, name: str) -> str:
         """Returns a node's last words in brackets, "" if there are none or they have been said."""
@@ -292,17 +293,17 @@ def _report(nodes: Nodes, ended: dict[str, int]) -> int:
     """
     failed = {name: status for name, status in ended.items() if status != 0} or ended
     if not failed:
-        _tell("the nodes did not stop in time; the run's last checkpoint may be missing")
+        say("the nodes did not stop in time; the run's last checkpoint may be missing")
         return EXIT_FAILED
     name = _worst(failed, f"{nodes.roles.head}/0")
     status, log, words = failed[name], nodes.log(name), nodes.node(name).facts.get("last_words")
     if status == EXIT_USAGE and words:
-        _tell(words)
+        say(words)
     elif words or log is None:
-        _tell(f"{name} ended with {_shown(status)}: {words}")
+        say(f"{name} ended with {_shown(status)}: {words}")
     else:
-        _tell(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
-        _tell(_end_of_log(log))
+        say(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
+        say(_end_of_log(log))
     if status == EXIT_USAGE:
         return EXIT_USAGE
     # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
@@ -313,12 +314,6 @@ def _report(nodes: Nodes, ended: dict[str, int]) -> int:
 
 def _shown(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"status {status}"
-
-
-def _tell(text: str) -> None:
-    """Prints to standard error; on a full disk the text is lost and the exit status is not."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def _worst(failed: dict[str, int], first: str) -> str:

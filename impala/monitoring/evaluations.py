@@ -16,7 +16,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-_FEW = (12.706, 4.303, 3.182, 2.776)  # Student's t of 1 to 4 degrees of freedom that 97.5 % are below
+_FEW = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t with 1 to 4 degrees of freedom
 
 
 def interval(scores: list[float]) -> tuple[float, float]:
@@ -28,7 +28,7 @@ def interval(scores: list[float]) -> tuple[float, float]:
 
 
 def _student(freedom: int) -> float:
-    """Returns what 97.5 % of Student's t are below, to 0.2 %; as scipy is not installed everywhere."""
+    """Returns the 97.5 % quantile of Student's t, to 0.2 %: scipy is not installed everywhere."""
     if freedom <= len(_FEW):
         return _FEW[freedom - 1]
     z = 1.959964  # and the first terms of the expansion in 1 / freedom (Abramowitz & Stegun 1964, 26.7.5)

@@ -11,8 +11,8 @@ def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path
 
     survey: like `learning.soundness.survey`; the checkpoints of a run that is running are not looked at.
     """
-    for saved in sorted([*root.glob("*/config.yaml"), *root.glob("*/member_*/config.yaml")]):
-        folder = saved.parent
+    for path in sorted([*root.glob("*/config.yaml"), *root.glob("*/member_*/config.yaml")]):
+        folder = path.parent
         if any(folder.glob("member_*")):  # a population: its members come next
             continue
         rows = read_csv(folder / "metrics.csv")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from impala.monitoring.logs import MAX_BYTES, CsvLog, TensorBoard
-from impala.monitoring.tasks import SUMMARY_COLUMNS, TaskLog, summary_columns
+from impala.monitoring.tasks import SUMMARY_COLUMNS, WINDOW, TaskLog, summary_columns
 from impala.types import Episode
 
 LOSS_COLUMNS = (
@@ -45,7 +45,6 @@ COLUMNS = (
     "rss_learner_mb", "rss_actors_mb", "rss_table_mb", "rss_launcher_mb", "verdict",
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
-_WINDOW = 100  # episodes in return_mean
 _NUM_EVALUATIONS = 2  # that must all reach a target return
 _NUM_ROWS_SILENT = 12
 
@@ -131,7 +130,7 @@ class Monitor:
         self.frames = int(state.get("frames", 0))
         self.updates = int(state.get("updates", 0))
         self.num_episodes = int(state.get("episodes", 0))
-        self._scores = collections.deque(maxlen=_WINDOW)
+        self._scores = collections.deque(maxlen=WINDOW)
         self._take_scores(state.get("scores", []))
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
         self._evaluated: int | None = None  # update of the weights that the last of these is of
@@ -167,7 +166,7 @@ class Monitor:
 
     def _take_scores(self, scores: Iterable[float]) -> None:
         self._scores.extend(scores)  # the mean is asked for once an update, far more often than an episode ends
-        self._return_mean = float(np.mean(self._scores)) if len(self._scores) == _WINDOW else None
+        self._return_mean = float(np.mean(self._scores)) if len(self._scores) == WINDOW else None
 
     @property
     def return_mean(self) -> float | None:

@@ -15,7 +15,7 @@ TASK_COLUMNS = (
     "updates", "wall_seconds", "task", "environment", "frames", "episodes", "return_mean", "human_normalised",
 )  # fmt: skip
 SUMMARY_COLUMNS = ("human_normalised_median", "human_normalised_iqm", "capped_mean")
-_WINDOW = 100  # episodes in return_mean; fewer until so many have ended
+WINDOW = 100  # episodes in return_mean; fewer until so many have ended
 
 
 class TaskLog:
@@ -32,7 +32,7 @@ class TaskLog:
         self._names, self._frames_per_step = names, frames_per_step
         self._frames = np.array(state.get("task_frames", np.zeros(len(names))), np.int64)
         self._episodes = np.array(state.get("task_episodes", np.zeros(len(names))), np.int64)
-        self._scores = [collections.deque(scores, _WINDOW) for scores in state.get("task_scores", [[]] * len(names))]
+        self._scores = [collections.deque(scores, WINDOW) for scores in state.get("task_scores", [[]] * len(names))]
         self._log = None
         if len(names) > 1:
             self._log = CsvLog(
@@ -65,7 +65,7 @@ class TaskLog:
 
     def fitness(self) -> float | None:
         """Returns `scores.fitness` of the tasks' returns; None before there are 100 episodes of each."""
-        if min(map(len, self._scores)) < _WINDOW:
+        if min(map(len, self._scores)) < WINDOW:
             return None
         return fitness({row["environment"]: row["return_mean"] for row in self.rows()})
 

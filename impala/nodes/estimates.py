@@ -159,7 +159,7 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     network = list(layers(config, spec))
     chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
     has_weights = config.has_use_for("actor.num_tensorflow_threads")  # in the actors
-    is_central = config.has_use_for("inference.transport")
+    is_central = config.has_central_inference
     num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
     num_tables = 0 if is_central and not config.replays_alone else learner.num_learners
     num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1

@@ -12,7 +12,7 @@ import pytest
 
 from impala import bench
 from impala import config as config_lib
-from impala.bench import schemes, serving, traffic, whole
+from impala.bench import central_inference, schemes, traffic, whole
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
 
@@ -120,11 +120,11 @@ def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for
 @pytest.mark.parametrize("program", ["seed", pytest.param("ga3c", marks=pytest.mark.soak)])
 def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
-    rates = alone(serving.serving_rates, config, 0.5)
+    rates = alone(central_inference.serving_rates, config, 0.5)
     assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
     assert rates["direct_at_once"] > 100 and rates["direct_batch"] % config.actor.num_lane_environments == 0
-    assert all(16 <= rates[f"{name}_batch"] <= config.inference.max_environments for name in serving.TRANSPORTS)
-    assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in serving.TRANSPORTS)
+    assert all(16 <= rates[f"{name}_batch"] <= config.inference.max_environments for name in central_inference.TRANSPORTS)
+    assert all(0 < rates[f"{name}_p50"] <= rates[f"{name}_p99"] for name in central_inference.TRANSPORTS)
 
 
 def test_bytes_per_frame_by_hand():

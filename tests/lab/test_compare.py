@@ -257,7 +257,7 @@ def test_the_bar_counts_cells_and_estimates_by_their_frames(by_hand, monkeypatch
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    bar = compare._progress(grid, SimpleNamespace(returns={cell_of(row): grid.score(cell_of(row), row) for row in of["catch"]}))
+    bar = compare._Progress(grid, SimpleNamespace(returns={cell_of(row): grid.score(cell_of(row), row) for row in of["catch"]}))
     clock = [0.0]
     monkeypatch.setattr(bar._bar, "get_time", lambda: clock[0])
     with bar as on_cell:

@@ -143,7 +143,7 @@ class Connection:
 
     def _status_of(self, method: str, error: grpc.RpcError) -> StatusNotOk:
         code, message = StatusCode(error.code().value[0]), error.details() or ""
-        if code is StatusCode.UNKNOWN and message == "Stream removed":
+        if code is StatusCode.UNKNOWN and message == "Stream removed":  # gRPC's words where the connection broke
             code = StatusCode.UNAVAILABLE
         if code in _TRANSPORT_CODES:  # gRPC says neither what was called nor where
             message = f"{message} [{method} at {self.address}]"

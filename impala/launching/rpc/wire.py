@@ -41,10 +41,10 @@ def max_bytes() -> int:
     Raises:
       ValueError: the variable holds no number that gRPC could take.
     """
-    limit = int(os.environ.get(MAX_BYTES_VARIABLE, DEFAULT_MAX_BYTES))
-    if not 0 < limit < 2**31:
-        raise ValueError(f"{MAX_BYTES_VARIABLE} is {limit}; it must be positive and below 2**31, gRPC's own limit")
-    return limit
+    text = os.environ.get(MAX_BYTES_VARIABLE, str(DEFAULT_MAX_BYTES))
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise ValueError(f"{MAX_BYTES_VARIABLE}={text}; expected bytes, above 0 and below 2**31, gRPC's own limit")
+    return int(text)
 
 
 def register(cls: type) -> type:

@@ -37,7 +37,7 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
     )
     numbers, lock = iter(range(10**12)), threading.Lock()
 
-    def push(name, number, *gradients):
+    def push(_name, _call, *gradients):
         gradients = gradients[0] if len(gradients) == 1 else gradients
         with lock:
             number = next(numbers)
