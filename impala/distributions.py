@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala.sampling import SMALLEST_SCALE
+from impala.sampling import RAW_OF_ONE, SMALLEST_SCALE
 from impala.types import Actions, Continuous, Discrete, MultiDiscrete
 
 
@@ -71,7 +71,7 @@ class Gaussian:
 
     def normalise(self, parameters):
         mean, raw = tf.split(parameters, 2, axis=-1)
-        scale = tf.nn.softplus(raw + float(np.log(np.e - 1.0))) + SMALLEST_SCALE
+        scale = tf.nn.softplus(raw + RAW_OF_ONE) + SMALLEST_SCALE
         return tf.concat([mean, tf.math.log(scale)], axis=-1)
 
     def log_probability(self, p, action):

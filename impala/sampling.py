@@ -10,6 +10,7 @@ import numpy as np
 from impala.types import Actions, Continuous, Discrete, MultiDiscrete
 
 SMALLEST_SCALE = 1e-3  # of a Gaussian
+RAW_OF_ONE = float(np.log(np.e - 1.0))  # softplus⁻¹(1)
 
 
 class Sampler(Protocol):
@@ -49,7 +50,7 @@ class Gaussian:
 
     def sample(self, parameters, random):
         mean, raw = np.split(parameters, 2, axis=-1)
-        scale = np.logaddexp(0.0, raw + np.log(np.e - 1.0)) + SMALLEST_SCALE
+        scale = np.logaddexp(0.0, raw + RAW_OF_ONE) + SMALLEST_SCALE
         return (mean + scale * random.normal(size=mean.shape)).astype(np.float32)
 
     def mode(self, parameters):

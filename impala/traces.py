@@ -8,8 +8,8 @@ import tensorflow as tf
 class Traced:
     """Compiles a function of nested tensors and arrays; traced anew for other shapes.
 
-    To find a trace for nested arguments takes a `tf.function` as long as a small network's gradient. Here they are
-    found by the shapes alone: the structure and the dtypes must be the same in all calls.
+    With nested arguments, a `tf.function` takes as long to find its trace as a small network's gradient takes. Here
+    traces are found by the shapes alone: structure and dtypes must be the same in all calls.
 
     Args:
       function: its arguments may hold None, too.
@@ -46,8 +46,8 @@ def directly(trace) -> Callable:
     A concrete function's own call takes 0.1 to 0.3 ms longer, which is more than a small network does. The operation
     that runs a function within a graph skips this, takes arrays in half the time, and leaves small graphs without
     branches as they are written, where the function itself is optimized first. XLA cannot be asked for in this way.
-    With a GPU in sight the concrete function itself is returned: where the operation puts its arguments there was not
-    tried.
+    Where there is a GPU it returns the concrete function itself: on which device the operation puts its arguments was
+    not tried.
     """
     if tf.config.list_logical_devices("GPU"):
         return trace

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+SMALLEST_PROBABILITY = 1e-6  # of an ε-greedy policy, acting or learning: logarithms and ratios stay finite
+
 
 class ArraySpec(NamedTuple):
     """Shape and dtype of one array."""
@@ -137,9 +139,10 @@ class Origin(NamedTuple):
 class Chunk(NamedTuple):
     """T consecutive transitions of one environment. The dataset adds the batch axis after time: [T, B, …].
 
-    Index i of everything but `observation` and `is_first` belongs to the transition observation[i] → observation[i+1],
-    so nobody shifts. Fields that an agent does not keep are (). With stacked frames `observation` holds single frames;
-    the first k−1 are the older planes of the stack at time 0, already zero where they are older than the episode.
+    Index i of a field [T] belongs to the transition from the state at time i to that at time i+1, so nobody shifts;
+    `is_first` has one entry for each of the T+1 states. Fields that an agent does not keep are (). With stacked frames
+    `observation` holds single frames: that of time i at index i+k−1. The first k−1 are the older planes of the stack at
+    time 0, already zero where they are older than the episode.
     """
 
     observation: Any  # [T+1+k−1, …]
@@ -150,7 +153,7 @@ class Chunk(NamedTuple):
     logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
-    weights_version: Any  # [] int64, optimizer updates in the weights that acted, at the end; of central chunks [T]
+    weights_version: Any  # [] int64, optimizer updates in the weights that acted; central: [T]; of a window, at its end
     origin: Any  # [6] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) by the weights that acted
     core_state: Any = ()  # […] float32, the one before observation[0]; () for feed-forward networks
@@ -201,7 +204,7 @@ def map_fields(function, *chunks: Chunk) -> Chunk:
 
 
 def _is_empty(field) -> bool:
-    return isinstance(field, tuple) and not isinstance(field, ArraySpec) and not field
+    return isinstance(field, tuple) and not field  # an `ArraySpec` is never empty
 
 
 def zeros(spec: Chunk) -> Chunk:

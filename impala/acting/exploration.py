@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from impala.acting.behaviours import Behaviour
-from impala.types import ArraySpec, Continuous, Discrete
+from impala.types import SMALLEST_PROBABILITY, ArraySpec, Continuous, Discrete
 
 
 def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0) -> np.ndarray:
@@ -18,9 +18,6 @@ def epsilon_ladder(num_actors: int, *, base: float = 0.4, exponent: float = 7.0)
     if not 0.0 < base <= 1.0 or not exponent >= 0.0:
         raise ValueError(f"base={base}, exponent={exponent}; expected 0 < base ≤ 1 and an exponent of 0 or more")
     return base ** (1.0 + exponent * np.arange(num_actors) / max(1, num_actors - 1))
-
-
-_LEAST = 1e-6  # lower bound of a probability whose logarithm is kept
 
 
 def epsilon_greedy(
@@ -45,7 +42,7 @@ def epsilon_greedy(
         if keeps_policy:
             share = np.reshape(now, (-1, 1)) / num_actions
             probability = share + (1.0 - num_actions * share) * np.eye(num_actions)[best]
-            kept.append(np.log(np.maximum(probability, _LEAST)).astype(np.float32))
+            kept.append(np.log(np.maximum(probability, SMALLEST_PROBABILITY)).astype(np.float32))
         return action, tuple(kept)
 
     kept = dict.fromkeys(("q_taken_tm1", "q_best_tm1") if keeps_values else (), ArraySpec((), np.float32))

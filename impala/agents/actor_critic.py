@@ -88,15 +88,12 @@ def _jobs_after_update(config: Config, network) -> list[Callable]:
     """Returns what the configured loss needs done to the network after an update; see `learners.Result`."""
     from impala.losses.popart import COLUMNS
 
-    def renew(result):
-        if result.num_updates % config.loss.target_period == 0:
-            network.renew()
-
     def observe_targets(result):
         if result.applied:
             network.observe_targets(*(result.chunks[name] for name in ("task", *COLUMNS)))
 
-    return [renew] * has_target_network(config.loss) + [observe_targets] * config.loss.popart
+    jobs = [shared.renewing(network, config.loss.target_period)] if has_target_network(config.loss) else []
+    return [*jobs, observe_targets] if config.loss.popart else jobs
 
 
 def make_schedules(config: Config, total_frames: int | None = None) -> Callable[[int], dict[str, float]]:

@@ -62,9 +62,7 @@ def make_behaviour(
 
 def make_exploration(config: Config, spec: EnvironmentSpec) -> Callable[[int], float]:
     """Returns frames → ε, one for all environments: constant until the first update, then linear, then constant."""
-    each_replays = config.has_use_for("replay.shared") and not config.replay.shared  # frames are those of all bundles
-    num_replays = config.actor.num_actors if each_replays else 1
-    agent, begin = config.agent, num_replays * config.replay.min_size * spec.frames_per_step
+    agent, begin = config.agent, config.num_steps_before_learning * spec.frames_per_step
 
     def epsilon(frames: int) -> float:
         share = min(1.0, max(0.0, (frames - begin) / agent.epsilon_frames))
@@ -125,7 +123,7 @@ def make_learner(config: Config, network, *, group=None):
         network,
         make_loss(config),
         shared.make_optimizer(config, network.trainable_variables),
-        forward=network.on_sequences if _is_corrected(config) else network.on_windows,
+        forward=_forward(config, network),
         max_grad_norm=learner.max_grad_norm,
         jit_compile=learner.jit_compile,
         after_update=[shared.renewing(network, config.agent.target_period)],
@@ -135,8 +133,11 @@ def make_learner(config: Config, network, *, group=None):
 
 def make_differentiator(config: Config, network):
     """Composes what computes gradients for a parameter server, as configured."""
-    forward = network.on_sequences if _is_corrected(config) else network.on_windows
-    return shared.make_differentiator(config, network, make_loss(config), forward)
+    return shared.make_differentiator(config, network, make_loss(config), _forward(config, network))
+
+
+def _forward(config: Config, network) -> Callable:
+    return network.on_sequences if _is_corrected(config) else network.on_windows
 
 
 def make_loss(config: Config):

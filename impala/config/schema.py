@@ -233,6 +233,12 @@ class Config(Model):
         return self.has_use_for("replay.min_size")
 
     @property
+    def num_steps_before_learning(self) -> int:
+        """Steps that all actors play before the first update; a bundle with a replay of its own fills it alone."""
+        each_replays = self.has_use_for("replay.shared") and not self.replay.shared
+        return self.replay.min_size * (self.actor.num_actors if each_replays else 1)
+
+    @property
     def has_parameter_server(self) -> bool:
         """Whether workers send gradients to a parameter server."""
         return self.has_use_for("server.num_shards")

@@ -4,6 +4,8 @@
 `discount_t` includes γ. `Q_SCHEMES`: the Q-based ones take the arguments of `q_targets` and return `QTargets`. No
 gradient flows out of any of them. To add one, write one file and name it here and in `config.sections`.
 
+ρ = π/μ. ρ̂ weights the TD error, c the trace: see `targets.weighted_td_targets`.
+
     scheme                  ρ̂            c            weight of A     values' fixed point
     none, td_lambda         1            1, λ         1               V^μ
     one_step_is             1            1            min(ρ̄_pg, ρ)    V^μ
@@ -15,6 +17,13 @@ gradient flows out of any of them. To add one, write one file and name it here a
     full_is                 products to the end       ρ               V^π
     weighted_is             the same, over their mean ρ over its mean V^π in large batches
     upgo                    1            0 or 1       min(ρ̄_pg, ρ)    none, biased upwards
+
+    Q-based                 c                         values' fixed point
+    importance_sampling     ρ                         Q^π
+    retrace, acer           λ min(1, ρ)               Q^π; acer: λ = 1, and a policy gradient of its own
+    tree_backup             λ π(a)                    Q^π
+    q_lambda                λ                         Q^π if π is near μ
+    peng_q_lambda           never cut                 Q of (1 − λ) π + λ μ
 """
 
 from impala.corrections.acer import acer

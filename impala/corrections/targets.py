@@ -47,10 +47,12 @@ def weighted_td_targets(
       ValueError: naming the argument whose shape or dtype is not that of `v_tm1`.
     """
     v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t = checked(v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t)
-    c_tm1 = c_tm1 * tf.ones_like(v_tm1)
+    rho_tm1, c_tm1, pg_weight_tm1 = (  # 0 where masked, even if a ratio overflowed
+        tf.math.multiply_no_nan(w * tf.ones_like(v_tm1), mask_t) for w in (rho_tm1, c_tm1, pg_weight_tm1)
+    )
     correction_tm1 = returns.discounted_sum(  # v_s − V_s
-        x_t=mask_t * rho_tm1 * (r_t + discount_t * v_t - v_tm1),
-        decay_t=mask_t * discount_t * c_tm1,
+        x_t=rho_tm1 * (r_t + discount_t * v_t - v_tm1),
+        decay_t=discount_t * c_tm1,
         initial=tf.zeros_like(v_tm1[0]),
     )
     return corrected_targets(

@@ -6,12 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients
+from impala.learning import appliers, gradients, units
 from impala.learning.learners import NonFiniteUpdates
 from impala.traces import Traced
 from impala.types import Chunk
-
-_UNITS_PERIOD = 16  # gradients between two looks at the hidden layers
 
 
 class Gradient(NamedTuple):
@@ -54,7 +52,7 @@ class Differentiator:
           NonFiniteUpdates: `max_non_finite` gradients in a row, or their losses, were not finite.
         """
         numbers = {name: np.float32(value) for name, value in scheduled.items()}
-        is_due = np.bool_(self._num_computed % _UNITS_PERIOD == 0)
+        is_due = np.bool_(self._num_computed % units.PERIOD == 0)
         computed, is_finite, metrics, columns = self._compute(batch, numbers, is_due)
         self._num_computed += 1
         self._num_in_a_row = 0 if is_finite else self._num_in_a_row + 1

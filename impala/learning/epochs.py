@@ -98,7 +98,7 @@ class Epochs:
             self._increments += self._statistics.of_observations(whole.observation[:length].reshape(length * width, -1))
         passes = self._plan.passes()
         for index, trains in enumerate(passes):
-            if index and passes[index - 1] is _POLICY and trains is _VALUES:
+            if index == self._plan.num_epochs:  # the first pass that trains the values alone
                 self._measure(whole)
             order = self._random.permutation(width if has_core else length * width)
             for rows in np.split(order, self._plan.num_minibatches):
@@ -111,7 +111,7 @@ class Epochs:
                     is_replayed=(rows % len(passes) != index).astype(np.float32), trains=trains,
                     beta=np.float32(self._statistics.beta(self.newest)),
                 )  # fmt: skip
-        if passes[-1] is not _VALUES:
+        if not self._plan.num_value_epochs:
             self._measure(whole)
 
     def _with_advantages(self, unroll: Chunk) -> Batch:
@@ -192,12 +192,12 @@ def normalised(advantages: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 def _unrolls_of(whole: Batch) -> Callable[[np.ndarray], Batch]:
     """Returns indices of unrolls → their part of the batch."""
-    last = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}  # the others begin with T
+    without_time = {"previous_action", "previous_reward", "weights_version", "origin", "core_state"}
     alone = {"is_replayed", "trains", "beta"}
 
     def choose(rows: np.ndarray) -> Batch:
         return Batch(**{
-            name: value if name in alone else value[rows] if name in last else value[:, rows]
+            name: value if name in alone else value[rows] if name in without_time else value[:, rows]
             for name, value in whole._asdict().items()
         })  # fmt: skip
 

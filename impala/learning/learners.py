@@ -7,12 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import appliers, gradients
+from impala.learning import appliers, gradients, units
 from impala.learning.groups import naming_lost_peers
 from impala.traces import Traced
 from impala.types import Chunk, Weights
-
-_UNITS_PERIOD = 16  # updates between two looks at the hidden layers
 
 
 class NonFiniteUpdates(RuntimeError):
@@ -78,7 +76,7 @@ class Learner:
           NonFiniteUpdates: `max_non_finite` updates in a row were not finite.
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
-        numbers = dict(learning_rate=learning_rate, is_due=self.num_updates % _UNITS_PERIOD == 0, **scheduled)
+        numbers = dict(learning_rate=learning_rate, is_due=self.num_updates % units.PERIOD == 0, **scheduled)
         numbers |= {} if epsilon is None else {"epsilon": epsilon}
         self._number_names = list(numbers)  # the same in every call; the step reads them while it is traced
         with naming_lost_peers() if self._group else contextlib.nullcontext():

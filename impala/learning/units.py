@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 DORMANT = 0.025  # τ of Sokar et al. 2023
+PERIOD = 16  # updates, or a worker's gradients, between two looks
 PREFIXES = ("silent_units/", "dormant_units/")  # of the metrics, before the layer's name
 
 

@@ -1,5 +1,10 @@
 """Choose one: a loss is a callable (outputs, batch) → (loss, metrics), with the correction as an argument.
 
+    actor_critic            IMPALA's; `Terms` replace parts of it
+    popart                  the same with normalised values
+    ppo                     clip or penalty, on `learning.epochs.Batch`
+    q_learning, r2d2, dpg   on windows or sequences of steps
+
 `POLICY_TERMS` are schemes that act on the terms of the loss rather than on its targets; each names the V-based scheme
 that its targets come from. To add one, write one file and name it here and in `config.sections`.
 """

@@ -78,7 +78,8 @@ def actor_critic(
 
     Returns:
       (outputs, batch) → (loss, metrics): outputs are a network's [T+1, B], batch a time-major `Chunk`; `entropy_cost`
-      may be given anew with every call, as a tensor.
+      may be given anew with every call, as a tensor. Of the metrics, `loss` is what is returned; its terms are means
+      over the valid transitions.
     """
 
     def loss(outputs, batch, entropy_cost=entropy_cost):
@@ -104,10 +105,10 @@ def actor_critic(
         sums = {name: tf.reduce_sum(part) for name, part in parts.items()}
         total = sums["policy_loss"] + baseline_cost * sums["value_loss"] - entropy_cost * sums["entropy_bonus"]
         total += sums["extra_loss"]
-        num_transitions = tf.maximum(tf.reduce_sum(valid_t), 1.0)
+        num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
         if reduction == "mean":
-            total /= num_transitions
-        metrics = {"loss": total} | {name: part / num_transitions for name, part in sums.items()}
+            total /= num_valid
+        metrics = {"loss": total} | {name: part / num_valid for name, part in sums.items()}
         metrics |= telemetry.metrics(
             targets, rows, log_rho_tm1=log_rho_tm1, discount_t=batch.discount_t, valid_t=valid_t, mask_t=mask_t,
             is_clipped_tm1=is_clipped_tm1, clip_rho=clip_rho, clip_c=clip_c,

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from impala.losses.actor_critic import Rows, Terms
 from impala.losses.ppo_clip import clipped_surrogate
+from impala.losses.ratios import ratio
 
 
 def impact(surrogate_clip: float = 0.2, ratio_max: float = 2.0) -> Terms:
@@ -25,6 +26,6 @@ def impact(surrogate_clip: float = 0.2, ratio_max: float = 2.0) -> Terms:
     def policy(rows: Rows, advantage_tm1):
         log_mu, log_target = rows.log_taken(rows.mu_tm1), tf.stop_gradient(rows.log_taken(rows.target_tm1))
         log_ratio = tf.minimum(log_mu - log_target, math.log(ratio_max)) + rows.log_taken(rows.pi_tm1) - log_mu
-        return clipped_surrogate(tf.exp(tf.minimum(log_ratio, 20.0)), advantage_tm1, surrogate_clip)
+        return clipped_surrogate(ratio(log_ratio), advantage_tm1, surrogate_clip)
 
     return Terms(policy=policy)

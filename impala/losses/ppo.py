@@ -19,6 +19,7 @@ from impala.distributions import Distribution
 from impala.losses import telemetry
 from impala.losses.actor_critic import Rows
 from impala.losses.ppo_clip import clipped_surrogate
+from impala.losses.ratios import ratio
 
 
 def ppo(
@@ -71,19 +72,15 @@ def ppo(
 
 
 def _clip(log_rho_tm1, advantage_tm1, kl_tm1, clip, beta):
-    return clipped_surrogate(_ratio(log_rho_tm1), advantage_tm1, clip)
+    return clipped_surrogate(ratio(log_rho_tm1), advantage_tm1, clip)
 
 
 def _penalty(log_rho_tm1, advantage_tm1, kl_tm1, clip, beta):
-    objective_tm1 = _ratio(log_rho_tm1) * advantage_tm1 - beta * kl_tm1
+    objective_tm1 = ratio(log_rho_tm1) * advantage_tm1 - beta * kl_tm1
     return objective_tm1, tf.zeros_like(objective_tm1)
 
 
 SURROGATES = {"clip": _clip, "penalty": _penalty}
-
-
-def _ratio(log_rho_tm1):
-    return tf.exp(tf.minimum(log_rho_tm1, 20.0))
 
 
 def _errors(rows: Rows, batch, clip) -> tf.Tensor:

@@ -10,6 +10,7 @@ policy its gradient is the policy gradient; ε → ∞ is importance sampling wi
 import tensorflow as tf
 
 from impala.losses.actor_critic import Rows, Terms
+from impala.losses.ratios import ratio
 
 _LEAST_BETA, _MOST_BETA = 1e-10, 1e10
 
@@ -21,7 +22,7 @@ def ppo_clip(surrogate_clip: float = 0.2) -> Terms:
 
     def policy(rows: Rows, advantage_tm1):
         log_rho_tm1 = rows.log_taken(rows.pi_tm1) - tf.stop_gradient(rows.log_taken(rows.mu_tm1))
-        return clipped_surrogate(tf.exp(tf.minimum(log_rho_tm1, 20.0)), advantage_tm1, surrogate_clip)
+        return clipped_surrogate(ratio(log_rho_tm1), advantage_tm1, surrogate_clip)
 
     return Terms(policy=policy)
 

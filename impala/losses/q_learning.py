@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from impala.losses.importance import LEAST_PRIORITY, reduced
 from impala.losses.rewards import REWARD_CLIPPING
-
-_LEAST_PROBABILITY = 1e-6  # so that logarithms and ratios stay finite
+from impala.types import SMALLEST_PROBABILITY
 
 
 def huber(error: tf.Tensor, threshold: float = 1.0) -> tf.Tensor:
@@ -99,7 +98,7 @@ def log_epsilon_greedy(q: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Returns log-probabilities [..., A] of the ε-greedy policy in q; no probability is below 1e-6."""
     num_actions = q.shape[-1]
     best = tf.one_hot(tf.argmax(q, axis=-1), num_actions)
-    return tf.math.log(tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, _LEAST_PROBABILITY))
+    return tf.math.log(tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, SMALLEST_PROBABILITY))
 
 
 def _regression(target_of: Callable, error: Callable, reduction: str) -> Callable:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from impala.losses.importance import LEAST_PRIORITY, reduced
 from impala.losses.q_learning import log_epsilon_greedy
+from impala.losses.ratios import ratio
 from impala.losses.rewards import REWARD_CLIPPING
 
 _EPSILON = 1e-3  # ε of h
@@ -122,7 +123,7 @@ def _telemetry(outputs, batch, burn_in: int, policy_epsilon: float) -> dict[str,
     def mean(x):
         return tf.reduce_sum(valid * x) / tf.maximum(tf.reduce_sum(valid), 1.0)
 
-    rho = tf.exp(tf.minimum(log_rho, 20.0))
+    rho = ratio(log_rho)
     return metrics | {
         "log_rho_mean": mean(log_rho),
         "rho_clipped_fraction": mean(tf.cast(rho > 1.0, tf.float32)),

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from impala.losses.ratios import ratio
+
 
 def metrics(
     targets, rows, *, log_rho_tm1, discount_t, valid_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
@@ -22,16 +24,21 @@ def metrics(
     def mean(x_tm1):
         return tf.reduce_sum(valid_t * x_tm1) / num_valid
 
+    def variance(x_tm1):
+        return mean(tf.square(x_tm1 - mean(x_tm1)))
+
     def fraction(condition):
         return mean(tf.cast(condition, tf.float32))
 
-    rho_tm1 = tf.exp(tf.minimum(log_rho_tm1, 20.0))
-    advantage_mean = mean(targets.advantage_tm1)
+    rho_tm1 = ratio(log_rho_tm1)
+    target_tm1, v_tm1 = targets.target_tm1, rows.v_tm1
+    of_targets = variance(target_tm1)
+    explained = 1.0 - variance(target_tm1 - v_tm1) / tf.maximum(of_targets, 1e-12)
     return {
         "entropy": mean(rows.distribution.entropy(rows.pi_tm1)),
-        "value": mean(rows.v_tm1),
-        "advantage_mean": advantage_mean,
-        "advantage_std": tf.sqrt(mean(tf.square(targets.advantage_tm1 - advantage_mean))),
+        "value": mean(v_tm1),
+        "advantage_mean": mean(targets.advantage_tm1),
+        "advantage_std": tf.sqrt(variance(targets.advantage_tm1)),
         "log_rho_mean": mean(log_rho_tm1),
         "log_rho_max": tf.reduce_max(tf.where(valid_t > 0.0, log_rho_tm1, tf.reduce_min(log_rho_tm1))),
         "rho_clipped_fraction": fraction(rho_tm1 > clip_rho),
@@ -39,26 +46,14 @@ def metrics(
         "effective_sample_size": tf.square(mean(rho_tm1)) / tf.maximum(mean(tf.square(rho_tm1)), 1e-12),
         "kl_mu_pi": mean(rows.distribution.kl(rows.mu_tm1, rows.pi_tm1)),
         "trace_length": _mean_trace_length(targets, discount_t, mask_t),
-        "explained_variance": _explained_variance(targets.target_tm1, rows.v_tm1, valid_t),
-        "value_correction": tf.sqrt(mean(tf.square(targets.target_tm1 - rows.v_tm1))),
+        "explained_variance": tf.where(of_targets > 1e-12, explained, float("nan")),
+        "value_correction": tf.sqrt(mean(tf.square(target_tm1 - v_tm1))),
         "rejected_fraction": mean(1.0 - mask_t),
         "policy_clipped_fraction": mean(is_clipped_tm1),
         "replayed_fraction": tf.reduce_mean(rows.is_replayed),
         "num_transitions": tf.reduce_sum(valid_t * (1.0 - rows.is_replayed)),
         "num_rows": tf.reduce_sum(valid_t),
     }
-
-
-def _explained_variance(target_tm1, v_tm1, valid_t) -> tf.Tensor:
-    num_valid = tf.maximum(tf.reduce_sum(valid_t), 1.0)
-
-    def variance(x_tm1):
-        mean = tf.reduce_sum(valid_t * x_tm1) / num_valid
-        return tf.reduce_sum(valid_t * tf.square(x_tm1 - mean)) / num_valid
-
-    of_targets = variance(target_tm1)
-    share = 1.0 - variance(target_tm1 - v_tm1) / tf.maximum(of_targets, 1e-12)
-    return tf.where(of_targets > 1e-12, share, float("nan"))
 
 
 def _mean_trace_length(targets, discount_t, mask_t) -> tf.Tensor:

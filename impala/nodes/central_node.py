@@ -91,6 +91,7 @@ class CentralNode(WithLearner):
     def _make_writer(self, lane, num_environments: int):
         from impala.acting import chunks
 
+        # The incarnation is the lane's life, which rises whenever its client restarts: nobody checks these chunks.
         return chunks.UnrollWriter(
             self._spec, num_environments, unroll_length=self._config.learner.unroll_length, sink=self._queue,
             origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, lane.task),

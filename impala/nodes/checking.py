@@ -57,8 +57,7 @@ def _check_length(config: Config, spec: EnvironmentSpec) -> None:
     """Refuses a run that ends before its replay holds what the first update waits for."""
     if not config.replays_alone:
         return
-    each_replays = config.has_use_for("replay.shared") and not config.replay.shared
-    num_frames = config.replay.min_size * spec.frames_per_step * (config.actor.num_actors if each_replays else 1)
+    num_frames = config.num_steps_before_learning * spec.frames_per_step
     if config.total_frames < num_frames:
         raise ConfigError([
             f"total_frames={config.total_frames}: the first update waits until {num_frames} were played, for "

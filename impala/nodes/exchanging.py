@@ -104,9 +104,9 @@ class Exchange:
 
         `increments` of the statistics go to all of them: each keeps a copy, of which the first shard's is used.
         """
-        flags = int(gradient.is_finite) + 2 * int(is_outlier)
         from impala.acting import remote
 
+        flags = int(gradient.is_finite) + 2 * int(is_outlier)
         self._number += 1
         pending = [
             request(

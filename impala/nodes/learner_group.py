@@ -27,8 +27,8 @@ def add(program, num_learners: int, make_node: Callable) -> list:
     peers, learners = [AddressHandle(address) for address in addresses], []
     for index in range(num_learners):
         node = make_node(index, peers, learners[0] if learners else None)
-        for address in addresses[index : index + 1]:
-            node.allocate_address(address)
+        if addresses:
+            node.allocate_address(addresses[index])
         learners.append(program.add_node(node, "learner"))
         learners[-1].set_client_kwargs(call_timeout=RPC_SECONDS)
     return learners

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from impala.config import Config
+from impala.nodes import replaying
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import Periodically
 from impala.nodes.with_learner import WithLearner
@@ -28,18 +28,17 @@ class ReplayNode(WithLearner):
         self.learning = learning = LearnerNode(
             config, spec, run, index, make_source=self._make_source, table=table, peers=peers
         )
-        info = wait_for(table, learning.stop)
+        info = replaying.wait_for(table, learning.stop)
         self._first = info.rate_limiter_info.insert_stats.completed  # more than 0 if a kept table was read
         self._num_inserted = 0
-        say_what_is_there(learning, info.current_size, share_of(config).min_size, index if peers else None)
-        batch_size = config.learner.batch_size // config.learner.num_learners
-        own = slice(index * batch_size, (index + 1) * batch_size)
-        learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
-        count_frames(learning, "inserted_windows", lambda: self._num_inserted)
+        min_size = replaying.share_of(config).min_size
+        replaying.say_what_is_there(learning, info.current_size, min_size, index if peers else None)
+        replaying.write_back_priorities(learning, self._source, config, index)
+        replaying.count_frames(learning, "inserted_windows", lambda: self._num_inserted)
         learning.jobs.append(Periodically(_LOOK_SECONDS, self._look))
 
     def _make_source(self, place, table):
-        self._source = from_replay(place, table)
+        self._source = replaying.from_replay(place, table)
         return self._source
 
     def _look(self) -> None:

@@ -110,6 +110,13 @@ def say_what_is_there(learning, size: int, min_size: int, index: int | None = No
         learning.stop.note(says=[*learning.stop.facts.get("says", []), words])
 
 
+def write_back_priorities(learning, source, config: Config, index: int) -> None:
+    """Hands `source`, after each update, the new priorities of this learner's share of the batch."""
+    size = config.learner.batch_size // config.learner.num_learners
+    own = slice(index * size, (index + 1) * size)
+    learning.after_update.append(lambda result: source.update_priorities(result.chunks["priority"][own]))
+
+
 def count_frames(learning, name: str, num_steps: Callable[[], int]) -> None:
     """Makes the frames of a `LearnerNode`'s run those that were played, not those that were trained on.
 

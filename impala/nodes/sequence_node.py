@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from impala import agents
 from impala.config import Config
+from impala.nodes import replaying
 from impala.nodes.central_node import CentralNode
-from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, share_of, wait_for
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec, Origin
 
@@ -28,21 +28,19 @@ class SequenceNode(CentralNode):
         self._table, self._sinks, self._counting = table, {}, threading.Lock()
         self._num_steps = 0  # played for this learner
         super().__init__(config, spec, run, index, peers=peers, first=first)
-        batch_size = config.learner.batch_size // config.learner.num_learners
-        own = slice(index * batch_size, (index + 1) * batch_size)
         learning = self.learning
-        learning.after_update.append(lambda result: self._source.done(result.chunks["priority"][own]))
-        count_frames(learning, "played_steps", lambda: self._num_steps)
-        share = share_of(config)
+        replaying.write_back_priorities(learning, self._source, config, index)
+        replaying.count_frames(learning, "played_steps", lambda: self._num_steps)
+        share = replaying.share_of(config)
         sizes = (share.num_fresh * num for num in (self._info.current_size, share.min_size))
-        say_what_is_there(learning, *sizes, index if peers else None)
+        replaying.say_what_is_there(learning, *sizes, index if peers else None)
 
     def _unroll_length(self) -> int:
         return self._config.agent.period
 
     def _make_source(self, place):
-        self._info = wait_for(self._table, place.stop)
-        self._source = from_replay(place, self._table)
+        self._info = replaying.wait_for(self._table, place.stop)
+        self._source = replaying.from_replay(place, self._table)
         return self._source
 
     def _make_behaviour(self, lane, num_environments: int):

@@ -46,10 +46,12 @@ class TrainerNode(WithLearner):
             outputs, max_environments=config.inference.max_environments,
             num_threads=config.ga3c.num_predictors, queue_size=config.ga3c.num_predictions,
         )  # fmt: skip
-        num_agents = dict(num_agents=len(range(index, config.actor.num_actors, num_learners)))
-        self._agents = Gate(num_agents["num_agents"])
-        sizes = dict(num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers)
-        self._walk = RandomWalk(num_agents | sizes, most=num_agents, apply=self._set_sizes, seed=config.seed)
+        num_agents = len(range(index, config.actor.num_actors, num_learners))
+        self._agents = Gate(num_agents)
+        sizes = dict(
+            num_agents=num_agents, num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers
+        )  # fmt: skip
+        self._walk = RandomWalk(sizes, most=dict(num_agents=num_agents), apply=self._set_sizes, seed=config.seed)
         learning.jobs.append(Periodically(0.0, self._predictors.crew.check))
         if period := config.ga3c.adjustment_seconds:
             learning.jobs.append(Periodically(period, lambda: self._walk.adjust(learning.frames())))

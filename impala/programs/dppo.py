@@ -20,22 +20,6 @@ Differences from Heess et al.: policy and values share a network; the hinge is o
 those of the time when an iteration begins, the same for acting and training.
 """
 
-import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
-import launchpad as lp
+from impala.programs.a3c import ROLES, make_program
 
-from impala.config import Config
-from impala.launching import roles
-from impala.nodes import population, served
-from impala.nodes.run import Run
-from impala.types import EnvironmentSpec
-
-ROLES = (roles.SERVER, roles.SHARD, roles.ACTOR, roles.EVALUATOR)
-
-
-def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
-    """Wires the server's shards, `actor.num_actors` workers and the evaluator, of each member of a population."""
-    program = lp.Program(config.program)
-    for of_member, its_run in population.members(config, run):
-        servers = served.add_servers(program, of_member, spec, its_run)
-        served.add_workers(program, of_member, spec, its_run, servers)
-    return program
+__all__ = ["ROLES", "make_program"]  # the same wiring: workers and rules differ by agent

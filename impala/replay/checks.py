@@ -57,7 +57,7 @@ class Checks:
         finds something.
         """
         size = len(arrays["origin"])
-        if not self._has_problem(arrays):
+        if self._fault(arrays, 1) is None:
             origins = [Origin(*origin) for origin in arrays["origin"].tolist()]
             found = [self._problem_of_origin(*each) for each in zip(origins, arrays["weights_version"])]
         else:
@@ -77,32 +77,30 @@ class Checks:
         """Returns how many chunks were dropped so far, for each of `REASONS`."""
         return {reason: self._counts[reason] for reason in REASONS}
 
-    def _has_problem(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Returns whether any of the chunks [B, …] has a wrong shape or value; their origins are not looked at."""
+    def _fault(self, arrays: Mapping[str, np.ndarray], num_leading: int) -> tuple[str, str] | None:
+        """Returns what is wrong with shapes or values of a chunk or, with `num_leading` 1, of B stacked ones."""
         for name, field in self._fields.items():
-            if arrays[name].shape[1:] != field.shape or arrays[name].dtype != field.dtype:
-                return True
-        return (
-            any(not (np.abs(arrays[name]) <= _MOST).all() for name in self._numbers)  # true for NaN
-            or any((arrays[name].view(np.uint32) >= self._num_actions).any() for name in self._actions)
-            or not np.isin(arrays["discount_t"], (0, 1)).all()
-        )
-
-    def _problem(self, chunk: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
-        for name, field in self._fields.items():
-            array = chunk[name]
-            if array.shape != field.shape or array.dtype != field.dtype:
+            array = arrays[name]
+            if array.shape[num_leading:] != field.shape or array.dtype != field.dtype:
                 wanted = f"{np.dtype(field.dtype)}{list(field.shape)}"
                 return "shape", f"{name} is {array.dtype}{list(array.shape)}; expected {wanted}"
-        origin = Origin(*chunk["origin"].tolist())
         for name in self._numbers:
-            if not (np.abs(chunk[name]) <= _MOST).all():
-                return "number", f"{name} of {origin} is not finite, or beyond {_MOST:g}"
+            if not (np.abs(arrays[name]) <= _MOST).all():  # true for NaN
+                return "number", f"{name} is not finite, or beyond {_MOST:g}"
         for name in self._actions:
-            if (chunk[name].view(np.uint32) >= self._num_actions).any():
-                return "action", f"{name} of {origin} is out of range: {chunk[name].tolist()}"
-        if not np.isin(chunk["discount_t"], (0, 1)).all():
-            return "discount", f"discount_t of {origin} is neither 0 nor 1"
+            if (arrays[name].view(np.uint32) >= self._num_actions).any():
+                return "action", f"{name} is out of range: {arrays[name].tolist()}"
+        if not np.isin(arrays["discount_t"], (0, 1)).all():
+            return "discount", "discount_t is neither 0 nor 1"
+        return None
+
+    def _problem(self, chunk: Mapping[str, np.ndarray]) -> tuple[str, str] | None:
+        fault = self._fault(chunk, 0)
+        if fault and fault[0] == "shape":  # perhaps the origin's
+            return fault
+        origin = Origin(*chunk["origin"].tolist())
+        if fault:
+            return fault[0], f"{fault[1]}; of {origin}"
         return self._problem_of_origin(origin, chunk["weights_version"])
 
     def _problem_of_origin(self, origin: Origin, version: np.ndarray) -> tuple[str, str] | None:

@@ -128,8 +128,8 @@ class Feeder(Prefetcher):
       device: where batches are stacked, so that they are there before the learner asks.
       record: called with every chunk, for `--record-chunks`.
       num_updates: done so far by the learner.
-      max_lag: fresh chunks are dropped if they would be trained on more than so many updates after the oldest version
-        that acted, an update being under way; if none is, one of exactly this lag is dropped, too.
+      max_lag: a fresh chunk is dropped if it would be trained on more than so many updates after its oldest version. An
+        update is assumed to be under way: if none is, a chunk of exactly this lag is dropped, too.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A queue of chunks within one process, for writers and a learner that share it (SEED RL)."""
+"""Replay within one process: a queue of chunks (SEED RL, GA3C), and a table of windows (Gorila, `lockstep`)."""
 
 import collections
 import threading

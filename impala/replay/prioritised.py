@@ -42,7 +42,7 @@ class PrioritisedWindows(Windows):
         batch, self._keys = item
         return batch
 
-    def done(self, priority: np.ndarray) -> None:
+    def update_priorities(self, priority: np.ndarray) -> None:
         """Takes the new priorities [B] of the batch that `get` returned last."""
         self._priorities.append(np.array(priority))  # a copy: it may be a column of a larger array
         self._writer.put(self._keys, priority)

@@ -11,7 +11,7 @@ from impala.types import Chunk
 
 
 class Source(Protocol):
-    """Hands out batches; made in the learner's process, its threads start at the first `get`."""
+    """Hands out batches; made in the learner's process. Preparing batches starts with the first `get`."""
 
     def get(self, timeout_seconds: float) -> Chunk | None:
         """Returns the next batch, None if none comes in time. Raises what preparing it raised."""

@@ -756,3 +756,22 @@ def test_targets_are_a_pair_that_remembers_its_traces(name):
     targets = apply(name, random_arguments(0))
     target, advantage = targets
     assert target.shape == advantage.shape == targets.trace_tm1.shape == (12, 5)
+
+
+@pytest.mark.parametrize("word", ["vtrace", "one_step_is", "vtrace_unweighted_pg"])
+def test_a_masked_ratio_that_overflows_counts_for_nothing_without_a_clip_too(word):
+    random = np.random.default_rng(0)
+    v_tm1, v_t, r_t, log_rho = (random.normal(size=(4, 2)).astype(np.float32) for _ in range(4))
+    mask = np.ones((4, 2), np.float32)
+    mask[2, 0] = 0.0
+    clips = {"vtrace": ("clip_rho", "clip_c", "clip_pg"), "one_step_is": ("clip_pg",), "vtrace_unweighted_pg": ("clip_rho", "clip_c")}
+    found = []
+    for masked in (0.0, 1000.0):
+        log_rho[2, 0] = masked
+        found.append(corrections.SCHEMES[word](
+            v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=np.full((4, 2), 0.9, np.float32), log_rho_tm1=log_rho, mask_t=mask,
+            **dict.fromkeys(clips[word], np.inf),
+        ))  # fmt: skip
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
+        assert np.isfinite(one).all()

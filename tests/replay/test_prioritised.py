@@ -133,9 +133,9 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     expected = (16 * probabilities(of_windows, 0.6)[first]) ** -0.4
     np.testing.assert_allclose(batch.importance, expected, rtol=1e-5)
     source.get(timeout_seconds=60)
-    source.done(np.full(8, 50.0))
+    source.update_priorities(np.full(8, 50.0))
     assert source.columns()["priority_max"] == 50.0 and source.num_inserted() == 16
     assert source.counts()["unsound_priorities"] == 0
     for _ in range(1_500):  # as in a learner whose columns nobody asks for
-        source.done(np.full(8, np.nan))
+        source.update_priorities(np.full(8, np.nan))
     assert len(source._priorities) <= 1_000 and source.counts()["unsound_priorities"] == 8 * 1_500
