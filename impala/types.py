@@ -118,7 +118,7 @@ class Environment(Protocol):
         """Frees the environments' resources."""
 
 
-MOST_INCARNATIONS = 2**20  # of a run; `LaneId.life` keeps one in 21 bits: acting/remote.py
+MAX_INCARNATIONS = 2**20  # of a run; `LaneId.life` keeps one in 21 bits: acting/remote.py
 
 
 class Origin(NamedTuple):

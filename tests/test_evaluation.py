@@ -37,7 +37,7 @@ def test_the_first_evaluation_can_be_repeated_and_the_next_plays_other_episodes(
 
 
 def test_an_environment_without_an_end_is_evaluated_and_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(episodes, "MOST_FRAMES", 30)
+    monkeypatch.setattr(episodes, "MAX_EPISODE_FRAMES", 30)
     folder = Impala(f"{__name__}:Endless").save(tmp_path / "agent")
     assert cli.main(["evaluate", str(folder), "--episodes", "32"]) == 0
     (row,) = read_csv(folder / "evaluations.csv")

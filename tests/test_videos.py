@@ -92,7 +92,7 @@ def test_without_the_package_it_says_so(folder, monkeypatch):
 
 
 def test_a_film_ends_where_an_evaluation_cuts_an_episode_short(folder, monkeypatch):
-    monkeypatch.setattr(episodes, "MOST_FRAMES", 4)
+    monkeypatch.setattr(episodes, "MAX_EPISODE_FRAMES", 4)
     config = config_lib.load(folder / "config.yaml")
     network, _ = evaluation.load_network(folder, config)
     assert len([*playing.watch(network, config, greedy=True, seed=1)]) == 1 + 4

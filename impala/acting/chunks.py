@@ -83,7 +83,7 @@ class UnrollWriter:
             self._sink([Chunk(*(f[i] if isinstance(f, np.ndarray) else f for f in chunk)) for i in range(self._n)])
 
 
-class InTurn:
+class RoundRobinSink:
     """Hands chunks round-robin to several sinks; in each of them `seq` counts an environment's chunks from 0."""
 
     def __init__(self, sinks: Sequence["TableSink"]):

@@ -7,12 +7,12 @@ import numpy as np
 from impala.acting.policies import Policy
 from impala.types import Environment, EnvironmentSpec
 
-MOST_FRAMES = 108_000  # of an episode, as of an Atari game; some environments have no limit of their own
+MAX_EPISODE_FRAMES = 108_000  # of an episode, as of an Atari game; some environments have no limit of their own
 
 
-def most_steps(spec: EnvironmentSpec) -> int:
+def max_steps(spec: EnvironmentSpec) -> int:
     """Returns after how many steps an episode is cut short."""
-    return max(1, MOST_FRAMES // spec.frames_per_step)
+    return max(1, MAX_EPISODE_FRAMES // spec.frames_per_step)
 
 
 def play(
@@ -22,12 +22,12 @@ def play(
     """Plays `num_episodes` episodes and returns their raw scores, or [] if `should_stop` ended them early.
 
     Each environment plays the same number of episodes, so that short ones are not favoured. The score of an episode
-    that is cut short, after `most_steps`, is what it was until then.
+    that is cut short, after `max_steps`, is what it was until then.
     """
     n = environment.num_environments
     if num_episodes % n:
         raise ValueError(f"num_episodes={num_episodes} is not divisible by {n} environments")
-    share, most = num_episodes // n, most_steps(environment.spec)
+    share, most = num_episodes // n, max_steps(environment.spec)
     scores, length = [[] for _ in range(n)], np.full(n, most)
     while not (is_done := np.array([len(played) >= share for played in scores])).all():
         if np.all(is_done | (length >= most)):  # all that have episodes left are in one that was cut short, or in none

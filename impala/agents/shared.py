@@ -83,10 +83,10 @@ def make_batches(config: Config, network, spec: EnvironmentSpec, index: int, inc
     agent = agents.of(config)
     if hasattr(agent, "make_batches"):
         return agent.make_batches(config, network, spec, index, incarnation)
-    return Once()
+    return SingleBatch()
 
 
-class Once:
+class SingleBatch:
     """An iteration's unrolls as one batch; see `learning.epochs.Epochs`."""
 
     state = newest = np.zeros(0)

@@ -88,7 +88,7 @@ def view(network, batch: Chunk, config: Config) -> View:
     arguments = dict(
         v_tm1=outputs.value[:-1], v_t=outputs.value[1:], discount_t=config.loss.discount * batch.discount_t,
         r_t=REWARD_CLIPPING[config.loss.reward_clipping](batch.r_t), mask_t=valid_t,
-        log_rho_tm1=rows.log_taken(rows.target_tm1) - rows.log_taken(rows.mu_tm1),
+        log_rho_tm1=rows.log_taken(rows.pi_target_tm1) - rows.log_taken(rows.mu_tm1),
     )  # fmt: skip
     return View(arguments, lambda: make_rows(network(*inputs), batch, network.distribution), valid_t.numpy())
 

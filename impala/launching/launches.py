@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from impala import provenance
-from impala.types import MOST_INCARNATIONS
+from impala.types import MAX_INCARNATIONS
 
 _HOURS_BEFORE = 438_288  # from 1970 to 2020
 
@@ -56,8 +56,8 @@ def _sound(path: Path) -> list[dict]:
         raise ValueError("it holds something else; expected a list of launches")
     for launch in launches:
         number = launch.get("incarnation", 1)  # the first versions counted the entries
-        if type(number) is not int or not 0 < number < MOST_INCARNATIONS:
-            raise ValueError(f"incarnation {str(number)[:20]}; expected a number from 1 to {MOST_INCARNATIONS - 1}")
+        if type(number) is not int or not 0 < number < MAX_INCARNATIONS:
+            raise ValueError(f"incarnation {str(number)[:20]}; expected a number from 1 to {MAX_INCARNATIONS - 1}")
     return launches
 
 
@@ -65,7 +65,7 @@ def _salvaged(path: Path) -> list[int]:
     """Returns how many launches a damaged file still shows, and the incarnations that it still names."""
     data = path.read_bytes() if path.is_file() else b""
     named = (int(number) for number in re.findall(rb'"incarnation": (\d{1,7})\b', data))
-    return [data.count(b'"time"'), *(number for number in named if number < MOST_INCARNATIONS)]
+    return [data.count(b'"time"'), *(number for number in named if number < MAX_INCARNATIONS)]
 
 
 def _floor(folders: Iterable[Path]) -> int:

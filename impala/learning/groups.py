@@ -6,7 +6,7 @@
 
 One all-reduce an update carries gradients, metrics and the chunks' versions. Weights are ordinary variables, equal
 because they start equal and get equal updates. There are two ways to sum: `Collectives`, over the network or between
-GPUs, and `ThroughArrays`, in the memory of one machine, where megabytes over gRPC take longer than half an update.
+GPUs, and `MemoryAllReduce`, in the memory of one machine, where megabytes over gRPC take longer than half an update.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Group:
     Args:
       index: of this learner.
       size: K.
-      all_reduce: `Collectives` or `ThroughArrays`.
+      all_reduce: `Collectives` or `MemoryAllReduce`.
       is_mean: losses are means over transitions, so each learner's gradient is weighted with its number of them.
     """
 
@@ -111,7 +111,7 @@ class Group:
             return self._all_reduce.of_array(np.asarray(values, np.float64))
 
 
-class Alone:
+class SingleLearner:
     """A group of one learner, whose methods wait for nobody."""
 
     index, size = 0, 1
@@ -167,7 +167,7 @@ class Collectives:
         return self._strategy.run(in_replica)
 
 
-class ThroughArrays:
+class MemoryAllReduce:
     """An all-reduce like `Collectives`, on the CPU.
 
     Args:
@@ -196,7 +196,7 @@ def naming_lost_peers():
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
             tf.errors.DeadlineExceededError, tf.errors.UnknownError, ConnectionError) as error:  # fmt: skip
         lines = str(error).strip().splitlines()
-        if isinstance(error, tf.errors.UnknownError):  # holds the traceback of `ThroughArrays`'s function
+        if isinstance(error, tf.errors.UnknownError):  # holds the traceback of `MemoryAllReduce`'s function
             lines = [line for line in lines if line.startswith("ConnectionError: ")]
             if not lines:
                 raise

@@ -12,6 +12,7 @@ from impala.losses.rewards import REWARD_CLIPPING
 
 Loss = Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
+
 class Rows(NamedTuple):
     """What a term of the loss may look at: every transition's distributions and values.
 
@@ -21,7 +22,7 @@ class Rows(NamedTuple):
 
     pi_tm1: tf.Tensor  # [T, B, A], the policy that learns
     mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
-    target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: the target network's if there is one, else π
+    pi_target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: the target network's if there is one, else π
     a_tm1: tf.Tensor  # [T, B, …]
     v_tm1: tf.Tensor  # [T, B]
     v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) by the weights that acted; () if chunks do not keep it
@@ -86,7 +87,7 @@ def actor_critic(
         rows = make_rows(outputs, batch, distribution)
         valid_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
         mask_t = valid_t if terms.is_trusted is None else valid_t * tf.stop_gradient(terms.is_trusted(rows))
-        log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.target_tm1)) - rows.log_taken(rows.mu_tm1)
+        log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.pi_target_tm1)) - rows.log_taken(rows.mu_tm1)
         targets = correction(
             v_tm1=rows.v_tm1,
             v_t=outputs[1][1:],
@@ -128,7 +129,7 @@ def make_rows(outputs, batch, distribution: Distribution) -> Rows:
     return Rows(
         pi_tm1=pi_tm1,
         mu_tm1=distribution.normalise(batch.logits_tm1),
-        target_tm1=pi_tm1 if target_logits is None else distribution.normalise(target_logits[:-1]),
+        pi_target_tm1=pi_tm1 if target_logits is None else distribution.normalise(target_logits[:-1]),
         a_tm1=batch.a_tm1,
         v_tm1=value[:-1],
         v_behaviour_tm1=batch.v_behaviour_tm1,

@@ -24,7 +24,7 @@ def impact(surrogate_clip: float = 0.2, ratio_max: float = 2.0) -> Terms:
         raise ValueError(f"surrogate_clip={surrogate_clip}, ratio_max={ratio_max}; expected both more than 0")
 
     def policy(rows: Rows, advantage_tm1):
-        log_mu, log_target = rows.log_taken(rows.mu_tm1), tf.stop_gradient(rows.log_taken(rows.target_tm1))
+        log_mu, log_target = rows.log_taken(rows.mu_tm1), tf.stop_gradient(rows.log_taken(rows.pi_target_tm1))
         log_ratio = tf.minimum(log_mu - log_target, math.log(ratio_max)) + rows.log_taken(rows.pi_tm1) - log_mu
         return clipped_surrogate(ratio(log_ratio), advantage_tm1, surrogate_clip)
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-LEAST_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
+MIN_PRIORITY = 1e-6  # a table draws nothing with a priority of 0 (Schaul et al. 2016: ε)
 
 
 def reduced(
@@ -26,6 +26,6 @@ def reduced(
         largest = tf.reduce_max(batch.importance)
         rows = rows * batch.importance / largest
         priority = tf.abs(td_error) if priority is None else priority
-        metrics |= {"importance_max": largest, "priority": tf.maximum(priority, LEAST_PRIORITY)}
+        metrics |= {"importance_max": largest, "priority": tf.maximum(priority, MIN_PRIORITY)}
     total = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}[reduction](rows)
     return total, metrics | {"loss": total}

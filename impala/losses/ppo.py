@@ -97,7 +97,7 @@ def _rows(outputs, batch, distribution: Distribution) -> Rows:
     length = batch.a_tm1.shape[0]
     pi_tm1 = distribution.normalise(outputs.logits[:length])
     return Rows(
-        pi_tm1=pi_tm1, mu_tm1=distribution.normalise(batch.logits_tm1), target_tm1=pi_tm1, a_tm1=batch.a_tm1,
+        pi_tm1=pi_tm1, mu_tm1=distribution.normalise(batch.logits_tm1), pi_target_tm1=pi_tm1, a_tm1=batch.a_tm1,
         v_tm1=outputs.value[:length], v_behaviour_tm1=batch.v_behaviour_tm1, is_replayed=batch.is_replayed,
         distribution=distribution,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from impala.losses.importance import LEAST_PRIORITY, reduced
+from impala.losses.importance import MIN_PRIORITY, reduced
 from impala.losses.rewards import REWARD_CLIPPING
 from impala.types import SMALLEST_PROBABILITY
 
@@ -78,7 +78,7 @@ def corrected(
       error, double, discount, reward_clipping, reduction: as in `q_learning`.
 
     Returns:
-      (outputs, batch) → (loss, metrics): outputs are `networks.q_values.Sequences`; the rest as in `q_learning`. The
+      (outputs, batch) → (loss, metrics): outputs are `networks.q_values.WindowStates`; the rest as in `q_learning`. The
       batch's `logits_tm1` [T, B, A] are logarithms of μ's probabilities.
     """
 
@@ -152,4 +152,4 @@ def first_priorities(
     before = np.concatenate([np.ones_like(factors[:1]), np.cumprod(factors, axis=0)[:-1]])
     bootstrap = np.take_along_axis(q_best, np.sum(is_valid, axis=0)[None], axis=0)[0]
     target = np.sum(is_valid * before * rewards, axis=0) + np.prod(factors, axis=0) * bootstrap
-    return np.maximum(np.abs(target - q_taken[0]), LEAST_PRIORITY)
+    return np.maximum(np.abs(target - q_taken[0]), MIN_PRIORITY)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from impala.losses.importance import LEAST_PRIORITY, reduced
+from impala.losses.importance import MIN_PRIORITY, reduced
 from impala.losses.q_learning import log_epsilon_greedy
 from impala.losses.ratios import ratio
 from impala.losses.rewards import REWARD_CLIPPING
@@ -166,4 +166,4 @@ def first_priorities(
     rewards = np.asarray(REWARD_CLIPPING[reward_clipping](r_t))
     target = to_units(n_step_targets(rewards, discount * discount_t, is_first, from_units(q_best), n_step))
     size = np.where(is_first[1:], 0.0, np.abs(target - q_taken[:-1]))
-    return np.maximum(mixed(size, is_first, max_share), LEAST_PRIORITY)
+    return np.maximum(mixed(size, is_first, max_share), MIN_PRIORITY)

@@ -106,16 +106,16 @@ class WithTarget(Pair):
         q_t, target_q_t = (network(last, is_start).q[0] for network in (self._online, self._target))
         return Windows(first.q[0], q_t, target_q_t, num_valid, first.hidden)
 
-    def on_sequences(self, observation: tf.Tensor, is_first: tf.Tensor) -> "Sequences":
+    def on_sequences(self, observation: tf.Tensor, is_first: tf.Tensor) -> "WindowStates":
         """Applies both networks to every state of a window; arguments as in `on_windows`."""
         first = self._online(observation[: self._num_stacked], tf.zeros_like(is_first[:1]))
         # Frames before a reset belong to another episode; those before time 0 are zeroed where the window is read.
         starts = tf.concat([tf.zeros_like(is_first[:1]), is_first[1:]], axis=0)
         q, target_q = (network(observation, starts).q for network in (self._online, self._target))
-        return Sequences(first.q[0], tf.stop_gradient(q), tf.stop_gradient(target_q), first.hidden)
+        return WindowStates(first.q[0], tf.stop_gradient(q), tf.stop_gradient(target_q), first.hidden)
 
 
-class Sequences(NamedTuple):
+class WindowStates(NamedTuple):
     """What the loss must know of all T + 1 states of B windows."""
 
     q_tm1: tf.Tensor  # [B, A], of the first state

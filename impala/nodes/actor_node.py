@@ -46,7 +46,7 @@ class ActorNode:
         lanes = []
         names = [tables.QUEUE, tables.REPLAY] if self._config.replay.fraction else [tables.QUEUE]
         max_pending = max(1, num_each // len(clients))
-        self._sink = chunks.InTurn([
+        self._sink = chunks.RoundRobinSink([
             chunks.TableSink(client, names, should_stop=self._stop.is_set, max_pending=max_pending)
             for client in clients
         ])  # fmt: skip

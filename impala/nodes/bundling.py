@@ -8,18 +8,18 @@ from impala import agents
 from impala.config import Config
 from impala.nodes.feeding import Place
 from impala.nodes.parts import lane_seed, make_environment
-from impala.nodes.working import Base
+from impala.nodes.working import BaseWorker
 from impala.types import EnvironmentSpec, Origin, map_fields, zeros
 
 
-class Bundle(Base):
+class Bundle(BaseWorker):
     """A worker with a replay of its own, in memory, or with one that all workers share.
 
     Once it has added its share of `replay.min_size` windows, it draws `replay.samples_per_insert` windows for each one
     that it adds.
 
     Args:
-      replay: its `InTable`, if all workers share a table; None: a replay of its own.
+      replay: its `TableReplay`, if all workers share a table; None: a replay of its own.
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0, *, replay=None):
@@ -32,7 +32,7 @@ class Bundle(Base):
         self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
         self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
         self._target, self._is_answered = -1, False  # number of the θ⁻ in use; whether the server has had a gradient
-        self._replay = replay or InMemory(config, spec, _generator(config, index, incarnation))
+        self._replay = replay or MemoryReplay(config, spec, _generator(config, index, incarnation))
         self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
         for lane in range(actor.num_lanes):
@@ -77,7 +77,7 @@ class Bundle(Base):
         return batch
 
     def differentiate(self, batch):
-        """See `Base`; also checks whether the loss is an outlier."""
+        """See `BaseWorker`; also checks whether the loss is an outlier."""
         gradient = super().differentiate(batch)
         self._refused = self._outliers(float(gradient.metrics[self.metrics.index("loss")]))
         return gradient
@@ -88,7 +88,7 @@ class Bundle(Base):
         return self._num_sent
 
     def is_outlier(self, gradient) -> bool:
-        """See `Base`."""
+        """See `BaseWorker`."""
         return self._refused
 
     def answered(self, verdict: int) -> None:
@@ -101,7 +101,7 @@ class Bundle(Base):
 
     @property
     def is_dated(self) -> bool:
-        """See `Base`: with the first batch, before which it filled its replay."""
+        """See `BaseWorker`: with the first batch, before which it filled its replay."""
         return self._num_drawn == 1 and not self._is_answered
 
     @property
@@ -110,13 +110,13 @@ class Bundle(Base):
         return self._newest_target != self._target
 
     def assign_target(self, number: int, arrays: Sequence) -> None:
-        """See `Base`."""
+        """See `BaseWorker`."""
         for variable, array in zip(self.network.target_variables, arrays, strict=True):
             variable.assign(array)
         self._target = number
 
 
-class InMemory:
+class MemoryReplay:
     """A worker's own replay."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, random: np.random.Generator):
@@ -139,13 +139,13 @@ class InMemory:
         return self._windows.lane(first)
 
     def draw(self):
-        """Returns a batch of windows; an `InTable` returns None if none comes in time."""
+        """Returns a batch of windows; an `TableReplay` returns None if none comes in time."""
         from impala.replay.windows import to_tensors
 
         return to_tensors(self._windows.sample(self._batch_size, self._random))
 
 
-class InTable:
+class TableReplay:
     """One worker's access to a table that all workers fill and draw from.
 
     Args:
@@ -163,7 +163,7 @@ class InTable:
         self._source, self.num_inserted = replaying.from_replay(place, table), 0
 
     def lane(self, first: int):
-        """See `InMemory`."""
+        """See `MemoryReplay`."""
         from impala.acting.windows import TableWindows
         from impala.replay import tables
         from impala.replay.windows import lengths
@@ -177,14 +177,14 @@ class InTable:
         return _Counted(sink, self)
 
     def draw(self):
-        """See `InMemory`."""
+        """See `MemoryReplay`."""
         return self._source.get(self._DRAW_SECONDS)
 
 
 class _Counted:
-    """A sink that counts the windows of an `InTable`."""
+    """A sink that counts the windows of an `TableReplay`."""
 
-    def __init__(self, sink, replay: InTable):
+    def __init__(self, sink, replay: TableReplay):
         self._sink, self._replay, self.write = sink, replay, sink.write
 
     def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from impala.nodes.parts import lane_seed
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically
+from impala.nodes.side_jobs import PeriodicJob
 from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec, Episode, Origin, Step
 
@@ -61,7 +61,7 @@ class CentralNode(WithLearner):
             on_episodes=self._episodes.put if first else learning.head.monitor.add_episodes, spec=spec,
         )  # fmt: skip
         learning.after_update.append(self._renew)
-        learning.jobs += [Periodically(0.0, self._tell)] if first else []
+        learning.jobs += [PeriodicJob(0.0, self._tell)] if first else []
         learning.counts.append(lambda: dict(dropped_unrolls=self._lanes.num_dropped_unrolls))
         learning.columns.append(self._columns)
         self._address = shared_memory.new_address()

@@ -33,7 +33,7 @@ def from_tables(place: Place, table):
     from impala.replay import checks, sources
 
     config, run, num_learners = place.config, place.run, place.config.learner.num_learners
-    origins = checks.Source(
+    origins = checks.ExpectedOrigins(
         config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments,
         len(config.environment.tasks),
     )  # fmt: skip

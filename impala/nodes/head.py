@@ -15,7 +15,7 @@ from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN
 from impala.nodes import population
 from impala.nodes.run import Run
 from impala.nodes.saving import Saver
-from impala.nodes.side_jobs import Periodically
+from impala.nodes.side_jobs import PeriodicJob
 from impala.types import EnvironmentSpec, Episode
 
 UNSOUND = "unsound:"  # prefix of a reason in the names of counts, which a group sums
@@ -131,7 +131,7 @@ class Head:
         """Tells the user how much disk the run will need."""
         self._stop.note(says=[*self._stop.facts.get("says", []), self._disk_words()])
 
-    def jobs(self, log: Callable[[], None], copy: Callable) -> list[Periodically]:
+    def jobs(self, log: Callable[[], None], copy: Callable) -> list[PeriodicJob]:
         """Returns the periodic jobs.
 
         Args:
@@ -139,10 +139,10 @@ class Head:
           copy: see `Member.evolve`.
         """
         return [
-            Periodically(self._config.log_period_seconds, log),
-            Periodically(self._config.checkpoint_period_seconds, self.save),
-            Periodically(1.0, self._saver.look),
-            *([Periodically(1.0, lambda: self._evolve(copy))] if self._member else []),
+            PeriodicJob(self._config.log_period_seconds, log),
+            PeriodicJob(self._config.checkpoint_period_seconds, self.save),
+            PeriodicJob(1.0, self._saver.look),
+            *([PeriodicJob(1.0, lambda: self._evolve(copy))] if self._member else []),
         ]
 
     def log(self, *, scheduled: dict[str, float], fill: float | None, columns: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Follower:
     def begin(self) -> None:
         pass
 
-    def jobs(self, log: Callable[[], None], copy: Callable) -> list[Periodically]:
+    def jobs(self, log: Callable[[], None], copy: Callable) -> list[PeriodicJob]:
         return []
 
     def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:

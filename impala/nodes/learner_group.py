@@ -47,7 +47,7 @@ def join(config: Config, index: int, peers, stop):
     from impala.learning import groups
 
     if not peers:
-        return groups.Alone()
+        return groups.SingleLearner()
     processes.check_port_is_free(int(peers[index].rpartition(":")[2]))
     try:
         if not meet(index, peers, seconds=_START_SECONDS, should_stop=stop.is_set):
@@ -75,7 +75,7 @@ def make_group(config: Config, index: int, addresses: Sequence[str]):
 
     is_one_machine = len({address.rpartition(":")[0] for address in addresses}) == 1
     if is_one_machine and not tf.config.get_visible_devices("GPU"):
-        all_reduce = groups.ThroughArrays(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
+        all_reduce = groups.MemoryAllReduce(SharedSum(index, len(addresses), f"impala-learners-{addresses[0]}"))
     else:
         all_reduce = groups.Collectives(index, addresses)
     return groups.Group(index, len(addresses), all_reduce, is_mean=config.loss.reduction == "mean")

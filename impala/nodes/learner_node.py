@@ -10,7 +10,7 @@ from impala.config import Config
 from impala.nodes import feeding, learner_group, population
 from impala.nodes.head import Follower, Head
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically, Profiler, Recorder
+from impala.nodes.side_jobs import PeriodicJob, Profiler, Recorder
 from impala.types import Chunk, EnvironmentSpec
 
 
@@ -67,7 +67,7 @@ class LearnerNode:
         self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
         self.after_update: list[Callable[[Any], None]] = []  # called with an update's `learners.Result`
-        self.jobs: list[Periodically] = []
+        self.jobs: list[PeriodicJob] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
         self.columns: list[Callable] = [self._source.columns, *agents.exploration_columns(config)]
 

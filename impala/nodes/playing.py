@@ -56,7 +56,7 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
     try:
         step, score = environment.reset(seed), 0.0
         yield _picture(environment, name), score
-        for _ in range(episodes.most_steps(environment.spec)):
+        for _ in range(episodes.max_steps(environment.spec)):
             policy.observe(step)
             environment.send(policy.decide().action)
             step = environment.receive()

@@ -6,7 +6,7 @@ from impala.config import Config
 from impala.nodes import replaying
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically
+from impala.nodes.side_jobs import PeriodicJob
 from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec
 
@@ -35,7 +35,7 @@ class ReplayNode(WithLearner):
         replaying.say_what_is_there(learning, info.current_size, min_size, index if peers else None)
         replaying.write_back_priorities(learning, self._source, config, index)
         replaying.count_frames(learning, "inserted_windows", lambda: self._num_inserted)
-        learning.jobs.append(Periodically(_LOOK_SECONDS, self._look))
+        learning.jobs.append(PeriodicJob(_LOOK_SECONDS, self._look))
 
     def _make_source(self, place, table):
         self._source = replaying.from_replay(place, table)

@@ -60,7 +60,7 @@ def from_replay(place: Place, table):
     from impala.replay import checks, prioritised, windows
 
     config, run, replay = place.config, place.run, place.config.replay
-    origins = checks.Source(
+    origins = checks.ExpectedOrigins(
         config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
         outlives_launches=True,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from impala.types import Chunk
 
 
-class Periodically:
+class PeriodicJob:
     """Runs a job at most once a period; if the job returns fewer seconds than that, it runs again after these."""
 
     def __init__(self, seconds: float, job: Callable[[], float | None]):

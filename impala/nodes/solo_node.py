@@ -6,7 +6,7 @@ from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, wait_for
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically
+from impala.nodes.side_jobs import PeriodicJob
 from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec, Origin
 
@@ -36,7 +36,7 @@ class SoloNode(WithLearner):
             self._add_lane(lane, table)
         seeds = (lane_seed(config, run.incarnation, 0, lane) for lane in range(config.actor.num_lanes))
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
-        learning.jobs += [Periodically(0.0, self._keep_acting), Periodically(1.0, self._report)]
+        learning.jobs += [PeriodicJob(0.0, self._keep_acting), PeriodicJob(1.0, self._report)]
         count_frames(learning, "played_steps", lambda: self._num_steps)
         learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
         say_what_is_there(learning, info.current_size, config.replay.min_size)

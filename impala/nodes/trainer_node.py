@@ -14,7 +14,7 @@ from impala.nodes.parts import make_actor
 from impala.nodes.random_walk import RandomWalk
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.run import Run
-from impala.nodes.side_jobs import Periodically
+from impala.nodes.side_jobs import PeriodicJob
 from impala.nodes.with_learner import WithLearner
 from impala.types import Chunk, EnvironmentSpec, Origin
 
@@ -52,9 +52,9 @@ class TrainerNode(WithLearner):
             num_agents=num_agents, num_predictors=config.ga3c.num_predictors, num_trainers=config.ga3c.num_trainers
         )  # fmt: skip
         self._walk = RandomWalk(sizes, most=dict(num_agents=num_agents), apply=self._set_sizes, seed=config.seed)
-        learning.jobs.append(Periodically(0.0, self._predictors.crew.check))
+        learning.jobs.append(PeriodicJob(0.0, self._predictors.crew.check))
         if period := config.ga3c.adjustment_seconds:
-            learning.jobs.append(Periodically(period, lambda: self._walk.adjust(learning.frames())))
+            learning.jobs.append(PeriodicJob(period, lambda: self._walk.adjust(learning.frames())))
         learning.counts.append(self._counts)
         learning.columns.append(lambda: self._walk.sizes | self._predictors.log.columns())
         self._address = shared_memory.new_address()

@@ -2,7 +2,7 @@
 
 from impala.config import Config
 from impala.nodes import exchanging, workers
-from impala.nodes.bundling import InTable
+from impala.nodes.bundling import TableReplay
 from impala.nodes.feeding import Place
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
@@ -29,7 +29,7 @@ class WorkerNode:
         self._incarnation = processes.incarnation(run.incarnation)
         # Steps in a shared table may have been played with newer parameters than this worker has seen.
         place = Place(config, spec, run, index, self._stop, "/cpu:0", lambda: _MOST_UPDATES)
-        replay = None if table is None else InTable(place, table)
+        replay = None if table is None else TableReplay(place, table)
         self._worker = workers.make(config, spec, index, self._incarnation, replay=replay)
 
     def _connect(self) -> exchanging.Exchange:

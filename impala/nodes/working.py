@@ -24,7 +24,7 @@ def rules_of(config: Config):
     )  # fmt: skip
 
 
-class Base:
+class BaseWorker:
     """What all workers have: a copy of the network, what computes gradients, and lanes that act.
 
     Args:
@@ -128,7 +128,7 @@ class Base:
         return {name: value for name, value in scheduled.items() if name not in ("learning_rate", "epsilon")}
 
 
-class Worker(Base):
+class Worker(BaseWorker):
     """Plays one worker's environments in lanes and turns each unroll of theirs into gradients."""
 
     def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0):
@@ -158,7 +158,7 @@ class Worker(Base):
         self._differentiator(next(iter(make_batches()(blank))), **self._scheduled())
 
     def assign(self, version: int, frames: int, arrays: Sequence, statistics) -> None:
-        """See `Base`; moments are taken over once an iteration is over, the penalty's coefficient at once."""
+        """See `BaseWorker`; moments are taken over once an iteration is over, the penalty's coefficient at once."""
         super().assign(version, frames, arrays, statistics)
         self._batches.newest = statistics
         if self._to_come is None:
@@ -200,7 +200,7 @@ class Worker(Base):
         return next(self._to_come, None)
 
     def forget(self) -> None:
-        """See `Base`; the rest of an iteration would train a policy that it was not played by."""
+        """See `BaseWorker`; the rest of an iteration would train a policy that it was not played by."""
         self._to_come = None
         self._batches.take()
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala.types import MOST_INCARNATIONS, Actions, ArraySpec, Chunk, Continuous, Origin
+from impala.types import MAX_INCARNATIONS, Actions, ArraySpec, Chunk, Continuous, Origin
 
 REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
 _MOST = 1e18  # squares of larger numbers may overflow float32
@@ -18,7 +18,7 @@ _FAR = 100_000  # a leap of seq that is larger than lost chunks can explain
 _MOST_SEQ = 2**62  # bounds seq of an earlier incarnation, whose newest one is not kept
 
 
-class Source(NamedTuple):
+class ExpectedOrigins(NamedTuple):
     """Which origins sound chunks have; see `types.Origin`."""
 
     run: int
@@ -39,7 +39,7 @@ class Checks:
       num_updates: done so far by the learner.
     """
 
-    def __init__(self, spec: Chunk, actions: Actions, source: Source, num_updates: Callable[[], int]):
+    def __init__(self, spec: Chunk, actions: Actions, source: ExpectedOrigins, num_updates: Callable[[], int]):
         self._fields = {name: field for name, field in spec._asdict().items() if isinstance(field, ArraySpec)}
         self._numbers = [name for name, field in self._fields.items() if np.dtype(field.dtype).kind == "f"]
         self._source, self._num_updates = source, num_updates
@@ -113,7 +113,7 @@ class Checks:
         oldest = 0 if source.outlives_launches else source.incarnation
         is_ours = (
             origin.run == source.run
-            and oldest <= origin.incarnation < MOST_INCARNATIONS
+            and oldest <= origin.incarnation < MAX_INCARNATIONS
             and 0 <= origin.actor < source.num_actors
             and 0 <= origin.environment < source.num_environments
             and 0 <= origin.seq <= (_MOST_SEQ if now < before else seq + _FAR)

@@ -2,10 +2,10 @@
 
 from impala.replay import datasets
 from impala.replay.memory import MemoryQueue
-from impala.replay.sources import Fed
+from impala.replay.sources import FedSource
 
 
-class Memory(Fed):
+class Memory(FedSource):
     """Chunks of a queue in this process.
 
     Args:

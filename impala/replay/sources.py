@@ -32,7 +32,7 @@ class Source(Protocol):
         """Returns further facts for the dashboard."""
 
 
-class Fed:
+class FedSource:
     """A source with a `datasets.Feeder`, made by `make_feeder` when it is first needed."""
 
     def __init__(self, make_feeder: Callable[[], datasets.Feeder]):
@@ -58,7 +58,7 @@ class Fed:
         return {}
 
 
-class Tables(Fed):
+class Tables(FedSource):
     """Fresh chunks from a Reverb queue and, if `num_replayed` is not 0, chunks drawn from a uniform Reverb table.
 
     Args:

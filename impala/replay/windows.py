@@ -161,7 +161,7 @@ class Share(NamedTuple):
     num_trained: int = 1
 
 
-class Windows(sources.Fed):
+class Windows(sources.FedSource):
     """A source whose batches are all drawn from a replay table, as fast as its rate limiter allows.
 
     Args:

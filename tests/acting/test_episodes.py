@@ -47,7 +47,7 @@ class Seeded(Scripted):
 
 def test_an_episode_that_never_ends_is_cut_short_and_the_share_is_still_equal(monkeypatch):
     """Nobody's running episode is dropped for another's that is stuck: the others play their share to its end first."""
-    monkeypatch.setattr(episodes, "MOST_FRAMES", 12)
+    monkeypatch.setattr(episodes, "MAX_EPISODE_FRAMES", 12)
     environment = Seeded([[(10**9, "terminated")], [(5, "both"), (4, "both")]], frames_per_step=2)
     expected = [score(0, 0, 6)] * 2 + [score(1, 0, 5), score(1, 1, 4)]
     assert play(environment, 4) == expected
@@ -56,14 +56,14 @@ def test_an_episode_that_never_ends_is_cut_short_and_the_share_is_still_equal(mo
 
 
 def test_an_episode_of_the_most_steps_counts_once(monkeypatch):
-    monkeypatch.setattr(episodes, "MOST_FRAMES", 3)
+    monkeypatch.setattr(episodes, "MAX_EPISODE_FRAMES", 3)
     environment = Seeded([[(3, "terminated"), (2, "terminated")]])
     assert play(environment, 2) == [score(0, 0, 3)] * 2 and environment.seeds == [5, 6]
 
 
 def test_an_episode_that_ends_after_it_was_cut_short_is_not_counted_again(monkeypatch):
     """The first is cut at 4 and ends at 6, while the second still plays; its next one counts."""
-    monkeypatch.setattr(episodes, "MOST_FRAMES", 4)
+    monkeypatch.setattr(episodes, "MAX_EPISODE_FRAMES", 4)
     environment = Seeded([[(6, "terminated"), (2, "terminated")], [(3, "truncated")]])
     assert play(environment, 4) == [score(0, 0, 4), score(0, 1, 2), score(1, 0, 3), score(1, 1, 3)]
     assert environment.seeds == [5] and environment.num_sent == 6 + 1 + 2
@@ -73,4 +73,4 @@ def test_atari_games_end_by_themselves_before():
     """Or at the same step: 108,000 frames, as `environments.make` has it."""
     spec = Scripted([[(1, "both")]], frames_per_step=4).spec
     limit = inspect.signature(environments.make).parameters["max_episode_frames"].default
-    assert episodes.most_steps(spec) == limit // 4 == 27_000
+    assert episodes.max_steps(spec) == limit // 4 == 27_000

@@ -115,7 +115,7 @@ def test_a_table_that_is_full_holds_back_no_chunk_of_another(client, make_sink):
     other = reverb.Client(f"localhost:{other_server.port}")
     full, free = make_sink(), chunks.TableSink(other, [tables.QUEUE], should_stop=make_sink.stop.is_set)
     full([chunk(n) for n in range(SIZE)])
-    turns = chunks.InTurn([full, free])
+    turns = chunks.RoundRobinSink([full, free])
     writing = start(turns, [chunk(10), chunk(11)])
     wait_for_size(other, 1)
     writing.join(0.7)

@@ -112,7 +112,7 @@ def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path, hosts):
 
 
 class InTwoThreads:
-    """A sum over two threads, for `groups.ThroughArrays`."""
+    """A sum over two threads, for `groups.MemoryAllReduce`."""
 
     def __init__(self):
         self._barrier, self._shares = threading.Barrier(2, timeout=60), {}
@@ -125,7 +125,7 @@ class InTwoThreads:
             self._barrier.wait()
             return sums
 
-        return groups.ThroughArrays(total)
+        return groups.MemoryAllReduce(total)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])

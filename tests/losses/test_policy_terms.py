@@ -138,11 +138,11 @@ def test_impact_truncates_the_ratio_of_behaviour_to_target():
 def test_impact_is_the_papers_form_and_with_the_behaviour_as_target_ppo():
     rows = random_rows(3)
     taken = lambda x: np.exp(rows.log_taken(x))  # noqa: E731
-    pi, mu, target = taken(rows.pi_tm1), taken(rows.mu_tm1), taken(rows.target_tm1)
+    pi, mu, target = taken(rows.pi_tm1), taken(rows.mu_tm1), taken(rows.pi_target_tm1)
     objective = losses.POLICY_TERMS["impact"].make(surrogate_clip=1e6, ratio_max=2.0).policy(rows, 1.0)[0]
     np.testing.assert_allclose(objective, pi / np.maximum(target, mu / 2.0), rtol=1e-4)
     assert (mu / target > 2.0).any() and (mu / target < 2.0).any()
-    same = rows._replace(target_tm1=rows.mu_tm1)
+    same = rows._replace(pi_target_tm1=rows.mu_tm1)
     advantage = np.random.default_rng(0).normal(size=(T, B)).astype(np.float32)
     one = losses.POLICY_TERMS["impact"].make(surrogate_clip=0.2).policy(same, advantage)[0]
     np.testing.assert_allclose(one, losses.POLICY_TERMS["ppo_clip"].make(surrogate_clip=0.2).policy(same, advantage)[0], rtol=1e-5)

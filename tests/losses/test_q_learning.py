@@ -173,7 +173,7 @@ def test_first_priorities_by_hand():
     whole, terminated, cut = 1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5, 1 + 0.5 * 2
     np.testing.assert_allclose(found, np.array([whole, terminated, cut, 1 + 0.125 * 4]) - 0.25)
     same = q_learning.first_priorities(reward[:1], discount[:1], first[:2], 1 + 0.5 * best[1:2], best[:2], discount=0.5)
-    assert same[0] == np.float32(q_learning.LEAST_PRIORITY), "a table draws nothing with a priority of 0"
+    assert same[0] == np.float32(q_learning.MIN_PRIORITY), "a table draws nothing with a priority of 0"
 
 
 def sequences(seed=0, length=4, width=6, actions=3):
@@ -188,7 +188,7 @@ def sequences(seed=0, length=4, width=6, actions=3):
         discount=discount, is_first=first,
     )  # fmt: skip
     mu = random.normal(size=(length, width, actions)).astype(np.float32)
-    return q_values.Sequences(*(tf.constant(x) for x in (q[0], q, target_q))), batch._replace(logits_tm1=tf.constant(mu))
+    return q_values.WindowStates(*(tf.constant(x) for x in (q[0], q, target_q))), batch._replace(logits_tm1=tf.constant(mu))
 
 
 @pytest.mark.parametrize("double", [False, True])

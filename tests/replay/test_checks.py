@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from impala.replay.checks import REASONS, Checks, Source
+from impala.replay.checks import REASONS, Checks, ExpectedOrigins
 from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Origin, chunk_spec, zeros
 
-SOURCE = Source(run=5, incarnation=2, num_actors=2, num_environments=4, num_tasks=2)
+SOURCE = ExpectedOrigins(run=5, incarnation=2, num_actors=2, num_environments=4, num_tasks=2)
 ORIGIN = Origin(run=5, actor=1, environment=3, incarnation=2, seq=7, task=1)
 
 

@@ -105,11 +105,11 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
 
 def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
     """Drawn again and again it would keep every other window from the learner."""
-    from impala.replay.checks import Checks, Source
+    from impala.replay.checks import Checks, ExpectedOrigins
 
     server, client = served([*np.ones(10), 1e30], discounts=[*np.ones(10), 0.5])
     assert set(draws(server, 10, 10)[0]) == {10}, "nothing else is drawn"
-    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, Source(0, 0, 1, 1, 1), lambda: 0)
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
     source = windows.Windows(
         client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0"
     )
@@ -119,11 +119,11 @@ def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
 
 
 def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed_out(served):
-    from impala.replay.checks import Checks, Source
+    from impala.replay.checks import Checks, ExpectedOrigins
 
     of_windows = np.linspace(1.0, 4.0, 16)
     _, client = served(of_windows)
-    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, Source(0, 0, 1, 1, 1), lambda: 0)
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
     source = prioritised.PrioritisedWindows(
         client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=2, device="/cpu:0",
         importance_exponent=0.4,
