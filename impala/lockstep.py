@@ -19,12 +19,16 @@ import numpy as np
 
 from impala import agents
 from impala.acting import actors, policies
+from impala.acting.windows import WindowWriter
 from impala.agents import shared
 from impala.config import Config
+from impala.learning import server
 from impala.learning.weights import assign_weights
 from impala.nodes import checking, parts, workers, working
 from impala.programs import placements
 from impala.replay import datasets
+from impala.replay.memory import MemoryWindows
+from impala.replay.windows import lengths, to_tensors
 from impala.types import Chunk, Episode, Origin, Weights
 
 
@@ -146,10 +150,6 @@ class ReplayLockstep:
     """
 
     def __init__(self, config: Config):
-        from impala.acting.windows import WindowWriter
-        from impala.replay.memory import MemoryWindows
-        from impala.replay.windows import lengths
-
         self._config, agent, self._random = config, agents.of(config), np.random.default_rng([config.seed, 1])
         n = config.actor.num_actors * config.actor.num_environments
         self._is_prioritised = is_prioritised = config.has_use_for("replay.priority_exponent")
@@ -196,8 +196,6 @@ class ReplayLockstep:
 
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
         """Yields after every update, until `total_frames` (by default the configured number) were played."""
-        from impala.replay.windows import to_tensors
-
         replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
         scheduled, finished = agents.of(self._config).make_schedules(self._config, total), []
         exponent = replay.importance_exponent if self._is_prioritised else None
@@ -230,8 +228,6 @@ class ServedLockstep:
     """
 
     def __init__(self, config: Config):
-        from impala.learning import server
-
         self._config, self.spec = config, checking.check(config)
         num_workers, statistics = config.actor.num_actors, shared.make_statistics(config, self.spec)
         self._workers = [workers.make(config, self.spec, index) for index in range(num_workers)]
@@ -274,10 +270,8 @@ class ServedLockstep:
             finished = []
 
     def _push_of(self, worker, gradient):
-        from impala.learning.server import Push
-
         num_frames = worker.num_transitions(gradient) * self.spec.frames_per_step
-        return Push(
+        return server.Push(
             worker.index, 0, self._number, worker.version, gradient.arrays, num_frames, gradient.is_finite,
             worker.is_outlier(gradient), worker.increments(),
         )  # fmt: skip

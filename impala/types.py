@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+# Of a `Chunk` in a table of overlapping windows, these columns have a time axis; of the others the last value is kept.
+WINDOW_COLUMNS = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
 SMALLEST_PROBABILITY = 1e-6  # of an ε-greedy policy, acting or learning: logarithms and ratios stay finite
 
 

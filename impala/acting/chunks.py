@@ -1,6 +1,7 @@
 """Writers: from steps to unrolls, and from unrolls to a table or to memory."""
 
 import collections
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from impala.acting.policies import Decision
 from impala.timing import TimeAccount
 from impala.types import Chunk, EnvironmentSpec, Origin, Step, chunk_spec, map_fields
 
+_FLUSH_MILLISECONDS = 500
 Sink = Callable[[list[Chunk]], None]
 
 
@@ -124,8 +126,6 @@ class TableSink:
       ValueError: a chunk holds a value that is not finite; nothing of that call is written.
     """
 
-    _FLUSH_MILLISECONDS = 500
-
     def __init__(self, client, tables: Sequence[str], *, should_stop: Callable[[], bool], max_pending: int = 0):
         self._writer = client.trajectory_writer(num_keep_alive_refs=1)
         self._tables, self._should_stop, self._max_pending = tables, should_stop, max_pending * len(tables)
@@ -149,16 +149,7 @@ class TableSink:
 
     def wait(self) -> None:
         """Waits until few enough items are on their way."""
-        from reverb import errors
-
-        # Reverb's blocking calls swallow signals: wait in slices, and call `should_stop` between them.
-        while not self._should_stop():
-            try:
-                with self._account.part("blocked"):
-                    self._writer.flush(block_until_num_items=self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
-                break
-            except errors.DeadlineExceededError:
-                continue
+        flush(self._writer, self._max_pending, self._should_stop, self._account)
 
     def blocked_fraction(self) -> float:
         """Returns the share of time spent waiting for the table since the last call."""
@@ -167,6 +158,18 @@ class TableSink:
     def close(self) -> None:
         """Ends the stream; items in flight are dropped."""
         self._writer.close()
+
+
+def flush(writer, max_pending: int, should_stop: Callable[[], bool], account: TimeAccount) -> None:
+    """Waits until at most `max_pending` items of a Reverb writer are in flight, or until it is time to stop.
+
+    Waits in slices, since Reverb's blocking calls swallow signals; the time counts as "blocked".
+    """
+    from reverb import errors
+
+    while not should_stop():
+        with contextlib.suppress(errors.DeadlineExceededError), account.part("blocked"):
+            return writer.flush(max_pending, timeout_ms=_FLUSH_MILLISECONDS)
 
 
 def check_finite(chunk: Chunk) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from impala.acting.chunks import flush
 from impala.acting.policies import Decision
 from impala.timing import TimeAccount
 from impala.types import ArraySpec, Chunk, EnvironmentSpec, Origin, Step
@@ -137,8 +138,6 @@ class TableWindows:
       max_pending: windows of each environment that may be in flight when a call returns.
     """
 
-    _FLUSH_MILLISECONDS = 500
-
     def __init__(
         self, client, table: str, num_environments: int, *, lengths: Mapping[str, int],
         should_stop: Callable[[], bool], max_pending: int = 2,
@@ -163,18 +162,7 @@ class TableWindows:
                     for name, column in history.items()
                 }
                 self._writer.create_item(self._table, priority=of_window, trajectory=trajectory)
-        self._wait()
-
-    def _wait(self) -> None:
-        """Waits until few windows are in flight; in slices, since Reverb's blocking calls swallow signals."""
-        from reverb import errors
-
-        while not self._should_stop():
-            try:
-                with self._account.part("blocked"):
-                    return self._writer.flush(self._max_pending, timeout_ms=self._FLUSH_MILLISECONDS)
-            except errors.DeadlineExceededError:
-                continue
+        flush(self._writer, self._max_pending, self._should_stop, self._account)
 
     def blocked_fraction(self) -> float:
         """Returns the share of time spent waiting for the table since the last call."""

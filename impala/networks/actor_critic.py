@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala import distributions
-from impala.networks.features import Features, Torso
+from impala.networks.cores import features_of
+from impala.networks.features import Torso
 from impala.networks.popart import PopArt
 from impala.types import Actions
 
@@ -56,11 +57,9 @@ class ActorCritic(tf.Module):
           core_state: [B, …] before the first observation.
         """
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
-        features, hidden = self._torso(observation, is_first), ()
-        if isinstance(features, Features):
-            features, hidden = features  # [n·B, F]
-        if self._core:
-            features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
+        features, core_state, hidden = features_of(
+            self._torso, self._core, observation, is_first, last_action, last_reward, core_state
+        )
         logits = tf.reshape(self._policy(features), [n, -1, self._num_parameters])
         value = self._value(features)
         if self._popart:

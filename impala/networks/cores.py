@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from impala import distributions
+from impala.networks.features import Features
 from impala.types import Actions
 
 
@@ -59,3 +60,18 @@ class Lstm(tf.Module):
             self._recurrent_kernel = tf.Variable(tf.concat(orthogonal, axis=1), name="recurrent_kernel")
             bias = tf.concat([tf.zeros(units), tf.ones(units), tf.zeros(2 * units)], axis=0)
             self._bias = tf.Variable(bias, name="bias")
+
+
+def features_of(torso: Callable, core, observation, is_first, last_action, last_reward, core_state):
+    """Returns features [n·B, F], the core state after the last observation, and hidden activations, () if not given.
+
+    Args:
+      core: `Lstm` or None.
+      observation, …, core_state: as in `actor_critic.ActorCritic`.
+    """
+    features, hidden = torso(observation, is_first), ()
+    if isinstance(features, Features):
+        features, hidden = features
+    if core:
+        features, core_state = core(features, is_first, last_action, last_reward, core_state)
+    return features, core_state, hidden

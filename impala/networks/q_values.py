@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala.networks import torsos
-from impala.networks.features import Features, Torso
+from impala.networks.cores import features_of
+from impala.networks.features import Torso
 from impala.networks.target import Pair
 from impala.types import EnvironmentSpec
 
@@ -63,11 +64,9 @@ class QValues(tf.Module):
     ) -> Outputs:
         """Applies the network at n times to B environments; arguments as in `actor_critic.ActorCritic`."""
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
-        features, hidden = self._torso(observation, is_first), ()
-        if isinstance(features, Features):
-            features, hidden = features  # [n·B, F]
-        if self._core:
-            features, core_state = self._core(features, is_first, last_action, last_reward, core_state)
+        features, core_state, hidden = features_of(
+            self._torso, self._core, observation, is_first, last_action, last_reward, core_state
+        )
         q = _through(self._advantage, features)
         if self._is_dueling:
             q += _through(self._value, features) - tf.reduce_mean(q, axis=-1, keepdims=True)

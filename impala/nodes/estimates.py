@@ -18,12 +18,11 @@ import numpy as np
 
 from impala import agents
 from impala.config import Config, ConfigError, flatten
-from impala.types import Chunk, Continuous, EnvironmentSpec, num_bytes
+from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num_bytes
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _ACTOR_COPIES = 6, 2
 _WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
-_TIMED = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
     "minatar": ([(16, 3, 1)], 128),
@@ -65,9 +64,9 @@ def step_bytes(window: Chunk, num_fresh: int) -> int:
     Args:
       num_fresh: steps from where a window begins to where the next one does.
     """
-    columns = [getattr(window, name) for name in _TIMED]
+    columns = [getattr(window, name) for name in WINDOW_COLUMNS]
     of_step = sum(math.prod(field.shape[1:]) * np.dtype(field.dtype).itemsize for field in columns if field)
-    known = window._replace(**dict.fromkeys(_TIMED, ()))  # of the window as a whole
+    known = window._replace(**dict.fromkeys(WINDOW_COLUMNS, ()))  # of the window as a whole
     return of_step + math.ceil(num_bytes(known) / num_fresh)
 
 

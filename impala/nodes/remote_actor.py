@@ -1,13 +1,13 @@
 """What runs inside the process of an actor whose network is in another process; it does without TensorFlow."""
 
 import abc
-import functools
 from collections.abc import Callable
 
 from impala.config import Config
 from impala.nodes.closing import close_all
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.reporter import Reporter
+from impala.nodes.requesting import request_to
 from impala.nodes.run import Run
 from impala.types import Environment, Origin
 
@@ -68,23 +68,8 @@ class RemoteActorNode(abc.ABC):
         origin = Origin(config.seed, index, first, self._incarnation, 0, task)
         return self._make_actor(environment, origin, seed), seed
 
-    def _request(
-        self, learner, method: str, name: tuple[int, ...], fields: Callable[[], tuple[list, list]]
-    ) -> Callable:
-        """Returns the configured way to ask `learner`: its RPC `method`, or shared memory.
-
-        Args:
-          name: of the caller, the RPC's first argument.
-          fields: () → (shape, dtype) of each array that is sent, and of each that comes back.
-        """
-        from impala.acting import remote
-        from impala.launching import shared_memory
-
-        over_rpc = functools.partial(remote.over_rpc(getattr(learner.futures, method)), tuple(name))
-        if self._config.inference.transport == "rpc":
-            return over_rpc
-        address = remote.result_of(remote.over_rpc(learner.futures.address)(), self._stop.is_set)
-        if not shared_memory.is_reachable(address):  # the learner is on another host
-            return over_rpc
-        arguments, results = fields()
-        return shared_memory.Caller(address, name, arguments=arguments, results=results)
+    def _request(self, learner, method: str, name: tuple[int, ...], fields: Callable[[], tuple]) -> Callable:
+        """Returns the configured way to ask `learner`; see `requesting.request_to`."""
+        return request_to(
+            learner, method, name, fields, transport=self._config.inference.transport, should_stop=self._stop.is_set
+        )

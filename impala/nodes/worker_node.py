@@ -5,6 +5,7 @@ from impala.nodes import exchanging, workers
 from impala.nodes.bundling import TableReplay
 from impala.nodes.feeding import Place
 from impala.nodes.reporter import Reporter
+from impala.nodes.requesting import request_to
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
@@ -76,19 +77,11 @@ class WorkerNode:
         self._worker.assign_target(min(numbers), arrays)  # where a shard is behind, it is asked again
 
     def _request(self, server, shard: exchanging.Shard, life: int):
-        """Returns the configured way to push: through shared memory, or over RPC."""
-        import functools
-
-        from impala.acting import remote
-        from impala.launching import shared_memory
-
-        name = (self._index, life)
-        if self._config.server.transport == "shared_memory":
-            address = remote.result_of(remote.over_rpc(server.futures.address)(), self._stop.is_set)
-            if shared_memory.is_reachable(address):  # else the server is on another host
-                arguments, results = shard.fields()
-                return shared_memory.Caller(address, name, arguments=arguments, results=results)
-        return functools.partial(remote.over_rpc(server.futures.push), name)
+        """Returns the configured way to push; see `requesting.request_to`."""
+        return request_to(
+            server, "push", (self._index, life), shard.fields, transport=self._config.server.transport,
+            should_stop=self._stop.is_set,
+        )  # fmt: skip
 
     def run(self) -> None:
         from impala.acting import remote

@@ -11,7 +11,7 @@ import tensorflow as tf
 from impala.replay import datasets, fetching, priorities, sources, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
-from impala.types import ArraySpec, Chunk, map_fields
+from impala.types import WINDOW_COLUMNS, ArraySpec, Chunk, map_fields
 
 
 def window_spec(chunk: Chunk) -> Chunk:
@@ -19,13 +19,12 @@ def window_spec(chunk: Chunk) -> Chunk:
     return chunk._replace(is_first=ArraySpec(chunk.observation.shape[:1], np.bool_))
 
 
-_TIMED = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
 
 
 def lengths(chunk: Chunk) -> dict[str, int]:
     """Returns how many of its newest steps a window holds, by column; of columns not named it holds the last one."""
     fields = window_spec(chunk)._asdict()
-    return {name: fields[name].shape[0] for name in _TIMED if isinstance(fields[name], ArraySpec)}
+    return {name: fields[name].shape[0] for name in WINDOW_COLUMNS if isinstance(fields[name], ArraySpec)}
 
 
 def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None) -> Chunk:
@@ -36,7 +35,7 @@ def to_chunk(arrays: dict[str, Any], *, importance_exponent: float | None = None
     """
     observation, is_first, num_steps = arrays["observation"], arrays["is_first"], arrays["r_t"].shape[1]
     k = observation.shape[1] - num_steps
-    columns = {name: np.swapaxes(arrays[name], 0, 1) for name in _TIMED[2:] if name in arrays}
+    columns = {name: np.swapaxes(arrays[name], 0, 1) for name in WINDOW_COLUMNS[2:] if name in arrays}
     return Chunk(
         **{"logits_tm1": ()} | columns,
         observation=np.swapaxes(mask_older(observation, is_first, k), 0, 1),
