@@ -46,6 +46,7 @@ COLUMNS = (
 )  # fmt: skip
 EPISODE_COLUMNS = ("frames", "updates", "wall_seconds", *Episode._fields)
 _NUM_EVALUATIONS = 2  # that must all reach a target return
+_UPDATES_APART = 100  # at least, of the weights of two evaluations; else both are of nearly the same policy
 _NUM_ROWS_SILENT = 12
 
 
@@ -133,7 +134,7 @@ class Monitor:
         self._scores = collections.deque(maxlen=WINDOW)
         self._take_scores(state.get("scores", []))
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
-        self._evaluated: int | None = None  # update of the weights that the last of these is of
+        self._evaluated: int | None = state.get("evaluated")  # update of the weights that the last of these began with
         last = dict(updates=self.updates, frames=self.frames) if state else {}
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last=last)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last=last)
@@ -181,9 +182,9 @@ class Monitor:
     def has_reached(self, target: float) -> bool:
         """Returns whether `return_mean` (with `target_is_evaluated`, both last evaluations) reached `target`.
 
-        A single evaluation may be luck: DQN's on Catch went from 1.0 to 0.3 in 31 updates before it settled. Once the
-        target is reached, no more episodes count, so that the last row shows it. False until there is an update to
-        write.
+        A single evaluation may be luck: DQN's on Catch went from 1.0 to 0.3 in 31 updates before it settled, and once
+        from 1.0, at updates 69 and 70, to −0.5 at 90. Once the target is reached, no more episodes count, so that the
+        last row shows it. False until there is an update to write.
         """
         with self._lock:
             if self._target_is_evaluated:
@@ -208,6 +209,7 @@ class Monitor:
                 episodes=self.num_episodes,
                 scores=list(self._scores),
                 evaluations=list(self._evaluations),
+                evaluated=self._evaluated,
                 **self._tasks.state(),
             )
 
@@ -231,16 +233,18 @@ class Monitor:
     def add_evaluation(self, mean: float, updates: int) -> None:
         """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks.
 
-        One that is not finite is not taken, as with episodes; one of weights that were evaluated last, of as many
-        `updates`, takes that one's place: it may have been told twice, or played by an evaluator that started again.
+        One that is not finite is not taken, as with episodes. One of weights within 100 `updates` of those that were
+        evaluated last takes that one's place: the policy is nearly the same, as after a resume, or the same, as where
+        an evaluator is started again.
         """
         with self._lock:
             if self._is_over or not math.isfinite(mean):
                 return
-            if updates == self._evaluated and self._evaluations:
-                self._evaluations.pop()
-            self._evaluations.append(mean)
-            self._evaluated = updates
+            if self._evaluations and self._evaluated is not None and updates < self._evaluated + _UPDATES_APART:
+                self._evaluations[-1], self._evaluated = mean, min(updates, self._evaluated)
+            else:
+                self._evaluations.append(mean)
+                self._evaluated = updates
 
     def add_wait(self, seconds: float) -> None:
         """Counts time for which the learner had no batch."""

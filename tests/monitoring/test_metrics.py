@@ -152,24 +152,26 @@ def test_a_target_is_reached_by_two_evaluations_in_a_row_also_across_a_resume(tm
     monitor = make({})
     assert not monitor.has_reached(0.9) and monitor.evaluation_mean is None
     for update, (mean, is_reached) in enumerate(((1.0, False), (0.3, False), (0.9, False))):
-        monitor.add_evaluation(mean, update)
+        monitor.add_evaluation(mean, 100 * update)
         assert monitor.has_reached(0.9) == is_reached and monitor.evaluation_mean == mean
     resumed = make(monitor.state())
     assert not resumed.has_reached(0.9) and resumed.evaluation_mean == 0.9
-    resumed.add_evaluation(1.0, 7)
+    resumed.add_evaluation(1.0, 201)
+    assert not resumed.has_reached(0.9) and resumed.evaluation_mean == 1.0, "of nearly the same weights"
+    resumed.add_evaluation(1.0, 300)
     assert resumed.has_reached(0.9)
-    resumed.add_evaluation(-1.0, 8)  # too late
+    resumed.add_evaluation(-1.0, 400)  # too late
     assert resumed.has_reached(0.9) and write_row(resumed)["evaluation_mean"] == 1.0
 
 
-def test_two_evaluations_of_the_same_weights_are_one(tmp_path):
-    """The evaluator alone may be started again, and its call be repeated."""
+def test_two_evaluations_of_nearly_the_same_weights_are_one(tmp_path):
+    """The evaluator alone may be started again, and its call be repeated; it evaluates at once after a resume."""
     monitor = make_monitor(tmp_path, target_is_evaluated=True)
     monitor.add_update(1, UPDATE, chunks(0))
-    for mean in (0.95, 1.0):
-        monitor.add_evaluation(mean, 40)
+    for mean, updates in ((0.95, 40), (0.96, 40), (0.97, 41), (0.98, 100), (1.0, 139)):
+        monitor.add_evaluation(mean, updates)
     assert monitor.evaluation_mean == 1.0 and not monitor.has_reached(0.9)
-    monitor.add_evaluation(0.97, 80)
+    monitor.add_evaluation(0.97, 140)
     assert monitor.has_reached(0.9)
 
 
