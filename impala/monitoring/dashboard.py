@@ -150,6 +150,15 @@ class Dashboard:
         return Panel(body, title=self._title, subtitle="Ctrl-C ends with a checkpoint")
 
 
+def _waits(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the rows about who waits for whom."""
+    learner, blocked = _percent(row, "learner_wait_fraction"), _percent(row, "actor_blocked_fraction")
+    if row.get("server_busy_fraction") is not None:
+        return [("server waits", learner), ("workers wait for the server", blocked)]
+    weights = _percent(row, "actor_weights_fraction")
+    return [("learner waits", learner), ("actors wait table / weights", f"{blocked} / {weights}")]
+
+
 def _verdict(row: dict[str, Any]) -> tuple[str, str]:
     """Returns who waits for whom, in a word and in a sentence."""
     if row.get("server_busy_fraction") is None:
@@ -285,9 +294,7 @@ def _columns(row: dict[str, Any]):
         ("frames/s", _number(row["frames_per_second"], 0)),
         ("updates/s", _number(row["updates_per_second"])),
         *of_values,
-        ("server waits" if row.get("server_busy_fraction") is not None else "learner waits",
-         percent("learner_wait_fraction")),
-        ("actors wait table / weights", f"{percent('actor_blocked_fraction')} / {percent('actor_weights_fraction')}"),
+        *_waits(row),
         ("actors step / infer", f"{percent('actor_environment_fraction')} / {percent('actor_inference_fraction')}"),
     ]
     right = [
