@@ -6,6 +6,8 @@ from impala.lab import scores as scores_lib
 from impala.lab.grid import Block
 from impala.lab.scores import Scores, condition_name, interval
 
+_MOST_IN_PANEL = 10  # schemes; more have other colours, and their legend beside the panels
+
 
 def _axes(num_rows: int, num_columns: int):
     """Returns a figure and its axes, which are always a two-dimensional array."""
@@ -23,7 +25,7 @@ def _panels(scores: Scores, x_label: str, draw):
     figure, axes = _axes(len(conditions), len(grid.tasks))
     for row, (fraction, lag) in zip(axes, conditions):
         for axis, task in zip(row, grid.tasks):
-            if len(grid.schemes) > 10:
+            if len(grid.schemes) > _MOST_IN_PANEL:
                 axis.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
             for scheme in grid.schemes:
                 draw(axis, Block(task, scheme, fraction, lag))
@@ -34,7 +36,9 @@ def _panels(scores: Scores, x_label: str, draw):
         row[0].set_ylabel("return")
     for axis in axes[-1]:
         axis.set_xlabel(x_label)
-    if axes[0, 0].has_data():
+    if len(grid.schemes) > _MOST_IN_PANEL:
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    elif axes[0, 0].has_data():
         axes[0, 0].legend(fontsize=7)
     return figure
 
