@@ -31,7 +31,7 @@ class Bundle(BaseWorker):
         self._exploration = agent.make_exploration(config, spec)
         self._outliers, self._refused = Outliers(config.server.outlier_deviations), False
         self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
-        self._target, self._is_answered = -1, False  # number of the θ⁻ in use; whether the server has had a gradient
+        self._target = -1  # number of the θ⁻ in use
         self._replay = replay or MemoryReplay(config, spec, _generator(config, index, incarnation))
         self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
@@ -95,14 +95,13 @@ class Bundle(BaseWorker):
         """Forgets the steps that went with an accepted gradient; those of a refused one go with the next."""
         from impala.learning.server import Verdict
 
-        self._is_answered = True
         if verdict in (Verdict.ACCEPTED, Verdict.REPEATED):  # what is repeated was accepted, its answer lost
             self._num_steps -= self._num_sent
 
     @property
     def is_dated(self) -> bool:
         """See `BaseWorker`: with the first batch, before which it filled its replay."""
-        return self._num_drawn == 1 and not self._is_answered
+        return self._num_drawn == 1
 
     @property
     def wants_target(self) -> bool:
@@ -139,7 +138,7 @@ class MemoryReplay:
         return self._windows.lane(first)
 
     def draw(self):
-        """Returns a batch of windows; an `TableReplay` returns None if none comes in time."""
+        """Returns a batch of windows; a `TableReplay` returns None if none comes in time."""
         from impala.replay.windows import to_tensors
 
         return to_tensors(self._windows.sample(self._batch_size, self._random))
@@ -182,7 +181,7 @@ class TableReplay:
 
 
 class _Counted:
-    """A sink that counts the windows of an `TableReplay`."""
+    """A sink that counts the windows of a `TableReplay`."""
 
     def __init__(self, sink, replay: TableReplay):
         self._sink, self._replay, self.write = sink, replay, sink.write
