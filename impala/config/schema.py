@@ -353,6 +353,11 @@ class Config(Model):
             raise ValueError(
                 f"server.max_staleness={self.server.max_staleness}: with server.barrier none is stale; expected null"
             )
+        if self.server.barrier and not self.server.shared_optimizer:
+            raise ValueError(
+                "server.shared_optimizer=False: with server.barrier an update is of all workers' gradients; "
+                "expected true"
+            )
         if word in ("impact", "clear", "laser"):
             raise ValueError(
                 f"loss.correction={word}: not with program={self.program}, whose workers send gradients: no trajectory "

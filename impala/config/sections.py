@@ -395,6 +395,7 @@ class ServerConfig(Model):
     outlier_deviations: Positive | None = None  # of a loss from its running mean, more is refused; null: nothing is
     barrier: bool = False  # waits for the gradients of all workers and applies their sum, or mean: loss.reduction
     num_late: Times = 0  # D, workers that a barrier does not wait for; their gradients are refused
+    shared_optimizer: bool = True  # one state of it for all workers; false: each its own (A3C, section 4: RMSProp)
     transport: Literal["shared_memory", "rpc"] = "shared_memory"  # of gradients; rpc: as between two hosts
 
 

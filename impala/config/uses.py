@@ -56,6 +56,7 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "server.barrier": ("a3c", "dppo"),
     "server.num_late": ("a3c", "dppo"),
     "server.outlier_deviations": ("gorila",),
+    "server.shared_optimizer": ("a3c", "gorila"),
     "learner.max_lag": ("impala", "seed"),
     "record_chunks": ("impala", "seed"),
 }

@@ -15,6 +15,7 @@ gradient.
 import collections
 import contextlib
 import enum
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -60,10 +61,10 @@ class State(NamedTuple):
     version: int  # updates made
     frames: int
     parameters: list[np.ndarray]
-    slots: list[list[np.ndarray]]  # of the optimizer, for each parameter in the order of `slot_names`
+    slots: list[list[np.ndarray]]  # for each parameter, of each optimizer in the order of `slot_names`
     statistics: np.ndarray = np.zeros(0)
     target: Sequence[np.ndarray] = ()  # the parameters of θ⁻, if there is one
-    iterations: int | None = None  # of the optimizer, if these are not all updates
+    iterations: Sequence[int] = ()  # of each optimizer, if these are not all updates
 
 
 class Rules(NamedTuple):
@@ -73,6 +74,7 @@ class Rules(NamedTuple):
     num_awaited: int | None = None  # gradients of one update; None: each by itself
     is_mean: bool = False  # apply the mean of those, not their sum
     target_period: int | None = None  # updates between copies into θ⁻; None: there is none
+    num_optimizers: int = 1  # one for all workers; else one for each, and no barrier
 
 
 EACH = Rules()
@@ -100,19 +102,21 @@ class ParameterServer:
     ):  # fmt: skip
         self._changed = threading.Condition(threading.RLock())
         self._variables = [tf.Variable(array) for array in state.parameters]
-        self._optimizer = make_optimizer(self._variables)
-        restore(state, self._variables, self._optimizer)
+        self._optimizers = [make_optimizer(self._variables) for _ in range(rules.num_optimizers)]
+        restore(state, self._variables, self._optimizers)
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
         self.num_replaced = self._least_version = 0  # how often all was replaced; the version since the last time
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
+        self._judged: dict[int, tuple[int, int]] = {}  # by worker: life and number of the last one with a verdict
+        self._admitted: dict[int, tuple[int, int]] | None = None  # while paused: by worker, up to which it may push
         self._round: dict[int, tuple[Push, Callable, Verdict]] = {}  # by worker: who waits for others, see `push`
         self._account = TimeAccount()
         self.counts = dict.fromkeys(Verdict, 0)
         self.staleness: collections.Counter[int] = collections.Counter()  # of gradients that were accepted
         self.is_done: Callable[[], bool] = lambda: False
-        self._apply = Traced(self._apply)
+        self._apply = [Traced(functools.partial(self._apply_by, optimizer)) for optimizer in self._optimizers]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -136,6 +140,8 @@ class ParameterServer:
             that update; with a barrier perhaps by another worker's thread.
         """
         with self._changed:
+            if not self._wait_while_paused(push):
+                return Verdict.ENDED
             verdict = self._judge(push)
             waits = verdict is Verdict.NONFINITE and self._rules.num_awaited and push.version == self.version
             if verdict is Verdict.ACCEPTED or waits:
@@ -144,6 +150,8 @@ class ParameterServer:
                     self._update()
                 else:
                     verdict = self._wait(push, verdict)
+            else:
+                self._note_judged(push)
             self.counts[verdict] += 1
             return verdict
 
@@ -161,18 +169,42 @@ class ParameterServer:
         """Returns a copy of everything; pushes wait meanwhile."""
         with self._changed:
             version, frames, parameters, statistics = self.read()
-            slots = slots_of(self._variables, self._optimizer)
-            iterations = int(self._optimizer.iterations.numpy())
+            slots, iterations = slots_of(self._variables, self._optimizers), iterations_of(self._optimizers)
             return State(version, frames, parameters, slots, statistics, self._target, iterations)
 
     def replace(self, state: State) -> None:
         """Takes over everything but version and frames; the version rises, and gradients of those before are stale."""
         with self._changed:
             self.version += 1
-            restore(state, self._variables, self._optimizer)
+            restore(state, self._variables, self._optimizers)
             self.statistics, self._target = np.asarray(state.statistics), list(state.target)
             self.num_replaced += 1
             self._least_version, self._round = self.version, {}
+            self._changed.notify_all()
+
+    def pause(self) -> list[tuple[int, int, int]]:
+        """Applies no further gradients until `resume`; returns worker, life and number of the last of each worker.
+
+        To bring several shards to the same gradients: pause all, let each `catch_up` with the newest, resume all.
+        """
+        with self._changed:
+            self._admitted = {}
+            return [(worker, *key) for worker, key in self._judged.items()]
+
+    def catch_up(self, newest: Sequence[Sequence[int]], patience_seconds: float) -> bool:
+        """Lets in, while paused, what is not newer than `newest`; returns whether all of it came in time."""
+        with self._changed:
+            self._admitted = {worker: (life, number) for worker, life, number in newest}
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: all(self._judged.get(worker, (-1, -1)) >= key for worker, key in self._admitted.items()),
+                patience_seconds,
+            )
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        with self._changed:
+            self._admitted = None
             self._changed.notify_all()
 
     def held(self) -> contextlib.AbstractContextManager:
@@ -188,6 +220,19 @@ class ParameterServer:
         with self._changed:
             taken, self.staleness = self.staleness, collections.Counter()
             return taken
+
+    def _wait_while_paused(self, push: Push) -> bool:
+        """Returns False if it was told to stop meanwhile."""
+        while self._admitted is not None and (push.life, push.number) > self._admitted.get(push.worker, (-1, -1)):
+            if self._should_stop():
+                return False
+            self._changed.wait(_SLICE_SECONDS)
+        return True
+
+    def _note_judged(self, push: Push) -> None:
+        self._judged[push.worker] = max(self._judged.get(push.worker, (-1, -1)), (push.life, push.number))
+        if self._admitted is not None:
+            self._changed.notify_all()
 
     def _judge(self, push: Push) -> Verdict:
         if self.is_done():
@@ -223,6 +268,8 @@ class ParameterServer:
         in_order = [self._round[worker] for worker in sorted(self._round)]
         self._round = {}
         self._changed.notify_all()
+        for push, _, _ in in_order:
+            self._note_judged(push)
         sound = [(push, accepted) for push, accepted, verdict in in_order if verdict is Verdict.ACCEPTED]
         if not sound:
             self.version += 1
@@ -235,7 +282,8 @@ class ParameterServer:
             if self._rules.is_mean and len(pushes) > 1:
                 gradients = [total / np.float32(len(pushes)) for total in gradients]
             scheduled = self._schedule(self.frames)
-            self._apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
+            apply = self._apply[pushes[0].worker if len(self._apply) > 1 else 0]
+            apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
@@ -247,27 +295,35 @@ class ParameterServer:
         for accepted in told:
             accepted(self.version)
 
-    def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
-        self._optimizer.epsilon.assign(epsilon)
-        self._optimizer.learning_rate.assign(learning_rate)
-        self._optimizer.apply_gradients(list(zip(gradients, self._variables, strict=True)))
+    def _apply_by(self, optimizer, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
+        optimizer.epsilon.assign(epsilon)
+        optimizer.learning_rate.assign(learning_rate)
+        optimizer.apply_gradients(list(zip(gradients, self._variables, strict=True)))
 
 
-def slots_of(variables: Sequence[tf.Variable], optimizer) -> list[list[np.ndarray]]:
-    """Returns copies of the optimizer's slots, a list for each variable."""
-    return [
-        [optimizer.get_slot(variable, name).numpy() for name in optimizer.get_slot_names()] for variable in variables
-    ]
+def slots_of(variables: Sequence[tf.Variable], optimizers: Sequence) -> list[list[np.ndarray]]:
+    """Returns copies of the optimizers' slots, a list for each variable."""
+    return [[slot.numpy() for slot in _slots(variable, optimizers)] for variable in variables]
 
 
-def restore(state: State, variables: Sequence[tf.Variable], optimizer) -> None:
-    """Copies a state into variables and optimizer; without slots, into the variables alone."""
+def iterations_of(optimizers: Sequence) -> list[int]:
+    """Returns how often each optimizer was applied."""
+    return [int(optimizer.iterations.numpy()) for optimizer in optimizers]
+
+
+def restore(state: State, variables: Sequence[tf.Variable], optimizers: Sequence) -> None:
+    """Copies a state into variables and optimizers; without slots, into the variables alone."""
     for variable, array in zip(variables, state.parameters, strict=True):
         variable.assign(array)
     for variable, slots in zip(variables, state.slots):
-        for name, array in zip(optimizer.get_slot_names(), slots, strict=True):
-            optimizer.get_slot(variable, name).assign(array)
-    optimizer.iterations.assign(state.version if state.iterations is None else state.iterations)
+        for slot, array in zip(_slots(variable, optimizers), slots, strict=True):
+            slot.assign(array)
+    for optimizer, number in zip(optimizers, state.iterations or [state.version] * len(optimizers), strict=True):
+        optimizer.iterations.assign(number)
+
+
+def _slots(variable: tf.Variable, optimizers: Sequence) -> list[tf.Variable]:
+    return [optimizer.get_slot(variable, name) for optimizer in optimizers for name in optimizer.get_slot_names()]
 
 
 def partition(sizes: Sequence[int], num_shards: int) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """What runs inside the processes of a parameter server: a shard each; the first has the `Head` of the run."""
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
 _LOOK_SECONDS = 0.1
+_CATCH_UP_SECONDS = 1.0  # how long a shard waits for what another one has received
 
 
 class ShardNode:
@@ -27,7 +29,10 @@ class ShardNode:
       index: of the shard.
     """
 
-    RPCS = ("address", "begin", "join", "push", "read", "copy", "replace", "vary", "target", "end")
+    RPCS = (
+        "address", "begin", "join", "push", "read", "copy", "pause", "catch_up", "resume", "replace", "vary", "target",
+        "end",
+    )  # fmt: skip
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int):
         from impala.launching import processes, roles
@@ -143,6 +148,16 @@ class ShardNode:
         """Returns a `server.State` of this shard."""
         return tuple(self.server.copy())
 
+    def pause(self) -> list[tuple[int, int, int]]:
+        """See `server.ParameterServer`, as for the next two."""
+        return self.server.pause()
+
+    def catch_up(self, newest: Sequence[Sequence[int]]) -> bool:
+        return self.server.catch_up(newest, _CATCH_UP_SECONDS)
+
+    def resume(self) -> None:
+        self.server.resume()
+
     def _scheduled(self, frames: int) -> dict[str, float]:
         return population.scaled(self._schedules(frames), self._factors)
 
@@ -199,13 +214,15 @@ class ServerNode(ShardNode):
                 f"server.num_shards={config.server.num_shards}: more than the {len(self._parameters)} tensors of the "
                 f"network; expected at most {len(self._parameters)}"
             )
-        self._others, self._logged = others, time.monotonic()
-        self._optimizer = shared.make_optimizer(config, self._parameters)
+        self._others, self._logged, self._one_moment = others, time.monotonic(), threading.Lock()
+        num_optimizers = working.rules_of(config).num_optimizers
+        self._optimizers = [shared.make_optimizer(config, self._parameters) for _ in range(num_optimizers)]
         self._target = list(getattr(self.network, "target_variables", ()))
         # `get_weights` takes moments from another network, since `network` may be in the midst of being saved.
         self._told = agents.of(config).make_network(config, spec, on_cpu=True) if self.statistics.size else self.network
         self._saved_statistics = tf.Variable(self.statistics.initial())
-        self._trackables = dict(network=self.network, optimizer=self._optimizer)
+        self._trackables = dict(network=self.network, optimizer=self._optimizers[0])
+        self._trackables |= {f"optimizer_{worker}": self._optimizers[worker] for worker in range(1, num_optimizers)}
         if self.statistics.size:
             self._trackables["statistics"] = self._saved_statistics
         self.head = Head(
@@ -224,9 +241,9 @@ class ServerNode(ShardNode):
 
         mine = [self._parameters[tensor] for tensor in self._shards[index].tensors]
         version, frames = (int(self.head.state.get(name, 0)) for name in ("updates", "frames"))
-        slots = server.slots_of(mine, self._optimizer)
+        slots = server.slots_of(mine, self._optimizers)
         theirs = [self._target[tensor] for tensor in self._shards[index].tensors] if self._target else []
-        statistics, iterations = self._saved_statistics.numpy(), int(self._optimizer.iterations.numpy())
+        statistics, iterations = self._saved_statistics.numpy(), server.iterations_of(self._optimizers)
         return version, frames, [v.numpy() for v in mine], slots, statistics, [v.numpy() for v in theirs], iterations
 
     # --- RPCs ---
@@ -237,7 +254,7 @@ class ServerNode(ShardNode):
 
         if self.server.version <= newer_than:
             return self.server.version, []
-        with self.server.held():
+        with self._moment():
             parts = [self.server.read(), *(pending.result() for pending in [o.futures.read() for o in self._others])]
         arrays: list = [None] * len(self._parameters)
         for shard, (_, _, parameters, _) in zip(self._shards, parts):
@@ -271,21 +288,47 @@ class ServerNode(ShardNode):
         )
 
     @contextlib.contextmanager
-    def _hold(self):
-        """Copies all shards into the network and the optimizer that checkpoints are made of.
+    def _moment(self):
+        """Within the block all shards have applied the same gradients, and apply no others.
 
-        Gradients wait for the copy, not for the disk. One that arrives meanwhile may be included in some shards only.
+        A worker sends its gradient to all shards at once. Those that have not yet received what another has wait for
+        it, unless it was lost on the way because the worker died.
+        """
+        if not self._others:
+            with self.server.held():
+                yield
+            return
+        with self._one_moment:
+            try:
+                shards = [self.pause(), *(one.result() for one in [other.futures.pause() for other in self._others])]
+                newest: dict[int, tuple[int, int]] = {}
+                for worker, *key in itertools.chain(*shards):
+                    newest[worker] = max(newest.get(worker, (-1, -1)), tuple(key))
+                expected = [(worker, *key) for worker, key in newest.items()]
+                pending = [other.futures.catch_up(expected) for other in self._others]
+                if not all([self.catch_up(expected), *(one.result() for one in pending)]):
+                    logging.warning("a worker's gradient has reached only some of the shards: it died on the way")
+                yield
+            finally:
+                self.resume()
+                for one in [other.futures.resume() for other in self._others]:
+                    one.result()
+
+    @contextlib.contextmanager
+    def _hold(self):
+        """Copies all shards into the network and the optimizer that checkpoints are made of, at one moment.
+
+        Gradients wait for the copy, not for the disk.
         """
         from impala.learning import server
 
-        with self.server.held():
+        with self._moment():
             pending = [other.futures.copy() for other in self._others]
             states = [self.server.copy(), *(server.State(*one.result()) for one in pending)]
             for shard, state in zip(self._shards, states):
-                server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizer)
+                server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizers)
                 for tensor, array in zip(shard.tensors, state.target):
                     self._target[tensor].assign(array)
-            self._optimizer.iterations.assign(states[0].iterations)
             self._saved_statistics.assign(states[0].statistics)
             shared.use_statistics(self._config, self.network, self.statistics, states[0].statistics)
             yield
@@ -312,9 +355,10 @@ class ServerNode(ShardNode):
                     job.maybe_run()
                 if self._factors != self.head.factors:  # it has evolved
                     self._vary_all()
-            self.end()
-            for pending in [other.futures.end() for other in self._others]:
-                pending.result()
+            with self._moment():
+                for pending in [other.futures.end() for other in self._others]:
+                    pending.result()
+                self.end()
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
         except Exception as error:

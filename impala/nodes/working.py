@@ -21,6 +21,7 @@ def rules_of(config: Config):
     return Rules(
         settings.max_staleness, awaited if settings.barrier else None, is_mean=config.loss.reduction == "mean",
         target_period=config.agent.target_period if config.replays_alone else None,
+        num_optimizers=1 if settings.shared_optimizer else config.actor.num_actors,
     )  # fmt: skip
 
 

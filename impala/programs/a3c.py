@@ -17,7 +17,9 @@ there; the server applies one gradient at a time, where the paper's threads writ
 each by its own worker, to the global norm `learner.max_grad_norm`.
 
 With `server.num_shards` K the parameters are spread over K processes, whole tensors each. A shard applies its part of a
-gradient when it comes: two workers' gradients may be applied in different orders on different shards.
+gradient when it comes: two workers' gradients may be applied in different orders on different shards. Checkpoints, and
+what an evaluator plays, are of one moment: all shards hold the same gradients. With `server.shared_optimizer` false the
+optimizer has a state for each worker, of that worker's gradients alone, as in two of the three that the paper compares.
 """
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import

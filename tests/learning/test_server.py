@@ -224,8 +224,8 @@ def test_a_copy_goes_on_where_the_server_stood(name):
     state = server.copy()
     variables = [tf.Variable(np.zeros(shape, np.float32)) for shape in SHAPES]
     optimizer = optimizers.make(name, variables, epsilon=EPSILON)
-    restore(state, variables, optimizer)
-    for one, other in zip(tf.nest.flatten(slots_of(variables, optimizer)), tf.nest.flatten(state.slots)):
+    restore(state, variables, [optimizer])
+    for one, other in zip(tf.nest.flatten(slots_of(variables, [optimizer])), tf.nest.flatten(state.slots)):
         np.testing.assert_array_equal(one, other)
     later = ParameterServer(
         state, functools.partial(optimizers.make, name, epsilon=EPSILON),
@@ -265,7 +265,7 @@ def test_what_it_takes_over_from_another_is_the_others_and_counts_as_an_update()
     server.replace(theirs)
     mine = server.copy()
     assert (mine.version, mine.frames, server.target_number) == (3, 40, 2)
-    assert mine.iterations == theirs.iterations == 5, "so old are the slots"
+    assert mine.iterations == theirs.iterations == [5], "so old are the slots"
     for one, other in ((mine.parameters, theirs.parameters), (mine.target, theirs.target), *zip(mine.slots, theirs.slots)):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -296,3 +296,86 @@ def test_a_gradient_that_waits_at_a_barrier_is_stale_once_another_is_taken_over(
     with futures.ThreadPoolExecutor(2) as pool:
         assert [one.result(20) for one in [pool.submit(push, server, 1, worker=w) for w in (0, 1)]] == [Verdict.ACCEPTED] * 2
     assert server.version == 2
+
+
+def test_with_an_optimizer_for_each_worker_averages_are_of_its_own_gradients():
+    """By hand: worker 0 has g = 1 and then 3, worker 1 has g = 2 between them, on one number w (A3C, section 4)."""
+    def weights(num_optimizers):
+        server, path = make([np.zeros(1, np.float32)], num_optimizers=num_optimizers), []
+        for number, (worker, gradient) in enumerate([(0, 1.0), (1, 2.0), (0, 3.0)]):
+            push(server, number, worker=worker, gradients=[np.array([gradient], np.float32)])
+            path.append(server.read()[2][0][0])
+        return path
+
+    def step(gradient, average):
+        return RATE * gradient / np.sqrt(average + EPSILON)
+
+    own_0, own_1 = 0.99 + 0.01 * 1, 0.99 + 0.01 * 4
+    own = np.cumsum([-step(1, own_0), -step(2, own_1), -step(3, 0.99 * own_0 + 0.01 * 9)])
+    np.testing.assert_allclose(weights(2), own, rtol=1e-5)
+    common = 0.99 * own_0 + 0.01 * 4
+    shared = np.cumsum([-step(1, own_0), -step(2, common), -step(3, 0.99 * common + 0.01 * 9)])
+    np.testing.assert_allclose(weights(1), shared, rtol=1e-5)
+    assert abs(own[2] - shared[2]) > 1e-4
+
+
+def test_a_copy_with_an_optimizer_for_each_worker_goes_on_where_the_server_stood():
+    server = make(name="adam", num_optimizers=2)
+    for number in range(5):
+        push(server, number, worker=number % 2)
+    state = server.copy()
+    assert state.iterations == [3, 2] and [len(slots) for slots in state.slots] == [4] * len(SHAPES)
+    later = ParameterServer(
+        state, functools.partial(optimizers.make, "adam", epsilon=EPSILON),
+        lambda frames: dict(learning_rate=RATE, epsilon=EPSILON), rules=Rules(num_optimizers=2),
+    )  # fmt: skip
+    for number in range(5, 9):
+        push(server, number, worker=number % 2)
+        push(later, number, worker=number % 2)
+    for one, other in zip(later.read()[2], server.read()[2]):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_paused_it_lets_in_what_another_shard_has_received_and_nothing_newer():
+    """Shard a has worker 0's gradients 0 and 1, shard b worker 0's 0 and worker 1's 0."""
+    a, b = make(), make()
+    for shard in (a, b):
+        push(shard, 0, worker=0)
+    push(a, 1, worker=0)
+    push(b, 0, worker=1)
+    assert sorted(a.pause()) == [(0, 0, 1)] and sorted(b.pause()) == [(0, 0, 0), (1, 0, 0)]
+    newest = [(0, 0, 1), (1, 0, 0)]
+    with futures.ThreadPoolExecutor(4) as pool:
+        late = [pool.submit(push, a, 2, worker=0), pool.submit(push, b, 2, worker=0)]  # newer: they wait
+        missing = [pool.submit(a.catch_up, newest, 20), pool.submit(b.catch_up, newest, 20)]
+        assert not any(futures.wait(late + missing, 0.3).done)
+        assert push(a, 0, worker=1) is push(b, 1, worker=0) is Verdict.ACCEPTED
+        assert [one.result(20) for one in missing] == [True, True]
+        assert a.version == b.version == 3 and not any(futures.wait(late, 0.3).done)
+        for one, other in zip(a.read()[2], b.read()[2]):  # the same gradients, in another order
+            np.testing.assert_allclose(one, other, atol=1e-3)
+        a.resume(), b.resume()
+        assert [one.result(20) for one in late] == [Verdict.ACCEPTED] * 2
+
+
+def test_paused_it_waits_for_what_was_lost_no_longer_than_it_is_told():
+    server = make()
+    push(server, 0)
+    server.pause()
+    assert not server.catch_up([(0, 0, 1)], 0.1)
+    assert server.catch_up([(0, 0, 0)], 0.1)
+    server.resume()
+    assert push(server, 1, version=0, worker=3) is Verdict.ACCEPTED
+
+
+def test_a_round_at_a_barrier_that_another_shard_has_ended_is_ended_in_a_pause():
+    a, b = make(num_awaited=2), make(num_awaited=2)
+    with futures.ThreadPoolExecutor(4) as pool:
+        first = pool.submit(push, a, 0, worker=0, version=0)
+        assert push(a, 0, worker=1, version=0) is first.result(20) is Verdict.ACCEPTED
+        waiting = pool.submit(push, b, 0, worker=0, version=0)
+        assert not futures.wait([waiting], 0.3).done
+        assert (newest := a.pause()) == [(0, 0, 0), (1, 0, 0)] and b.pause() == []
+        caught_up = pool.submit(b.catch_up, newest, 20)
+        assert push(b, 0, worker=1, version=0) is waiting.result(20) is Verdict.ACCEPTED
+        assert caught_up.result(20) and b.version == a.version == 1

@@ -203,6 +203,7 @@ def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
         ({"learner.batch_size": 16}, "learner.batch_size=16: with program=a3c a worker's gradient is of one chunk of each of its environments; expected actor.num_environments, 32"),
         ({"server.max_staleness": -1}, "server.max_staleness: got -1; input should be greater than or equal to 0"),
         ({"server.max_staleness": 1, "server.barrier": True}, "server.max_staleness=1: with server.barrier none is stale; expected null"),
+        ({"server.shared_optimizer": False, "server.barrier": True}, "server.shared_optimizer=False: with server.barrier an update is of all workers' gradients; expected true"),
         ({"loss.correction": "laser"}, "loss.correction=laser: not with program=a3c, whose workers send gradients: no trajectory is replayed"),
         ({"loss.popart": True}, "loss.popart=True: not with program=a3c"),
         ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=a3c; expected 1"),

@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import threading
-import time
-from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,10 +13,9 @@ from impala import config as config_lib
 from impala.learning import checkpoints, weights
 from impala.monitoring import dashboard
 from impala.monitoring.logs import read_csv
-from impala.nodes import checking, server_node, workers
+from impala.nodes import checking, workers
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.population import Member, are_others_done, evolving, scaled
-from impala.nodes.run import Run
 from tests.programs import running
 
 A3C = ["train", "--config", "configs/a3c_catch.yaml", "--server.num-shards", "2", "--actor.num-actors", "1"]
@@ -172,45 +167,16 @@ def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path)
         np.testing.assert_array_equal(variable, array)
 
 
-@pytest.fixture
-def make_server(folder, monkeypatch):
-    """Returns a function (config, member) → the first shard of two of a member's server, in this process."""
-    import impala.launching  # noqa: F401, isort: skip
-    import launchpad as lp
-
-    monkeypatch.setattr(lp, "stop_event", threading.Event)
-
-    def call(function):
-        def start(*arguments):
-            done = futures.Future()
-            done.set_result(function(*arguments))
-            return done
-
-        return start
-
-    def make(config, member):
-        spec = checking.check(config)
-        its_run = Run(folder / f"member_{member}", os.getpid(), time.monotonic(), 0, member=member)
-        shard = server_node.ShardNode(config, spec, its_run, 1)
-        other = SimpleNamespace(**{name: call(getattr(shard, name)) for name in shard.RPCS})
-        server = server_node.ServerNode(config, spec, its_run, others=[SimpleNamespace(futures=other)])
-        shard.begin(*server._part(1))
-        server._vary_all()
-        return server, shard
-
-    return make
-
-
 @pytest.mark.parametrize("name", ["a3c_catch", "dppo_pendulum", "gorila_catch"])
-def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
+def test_a_parameter_server_takes_over_all_shards_of_another(name, folder, two_shards):
     made = config_lib.load(f"configs/{name}.yaml", {"population.size": 2, "server.num_shards": 2})
-    (fit, fits_other), (server, shard) = (make_server(made.member(index), index) for index in range(2))
+    (fit, fits_other), (server, shard) = (two_shards(made.member(index), folder / f"member_{index}", index) for index in range(2))
     random = np.random.default_rng(0)
     noise = lambda arrays: [array + random.normal(size=array.shape).astype(np.float32) for array in arrays]  # noqa: E731
     for one in (fit, fits_other):
         state = one.server.copy()
         one.server.replace(state._replace(
-            iterations=7, parameters=noise(state.parameters), slots=[noise(slots) for slots in state.slots], target=noise(state.target),
+            iterations=[7], parameters=noise(state.parameters), slots=[noise(slots) for slots in state.slots], target=noise(state.target),
             statistics=np.arange(state.statistics.size, dtype=float),
         ))  # fmt: skip
     fit.head.factors["learning_rate"] = 1.44
@@ -225,7 +191,7 @@ def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
         for one, other in zip(of(fit), of(server), strict=True):
             np.testing.assert_array_equal(one, other)
     assert server.server.version == shard.server.version == 1 and server.server.frames == 0
-    assert server._optimizer.iterations.numpy() == 7, "the slots are so old"
+    assert server._optimizers[0].iterations.numpy() == 7, "the slots are so old"
     shard.replace(1, *server._part(1))
     assert shard.server.version == 1, "the same call once more, its answer lost"
 
@@ -245,7 +211,7 @@ def test_a_parameter_server_takes_over_all_shards_of_another(name, make_server):
 
 def of(server):
     """Returns all that a checkpoint of a server holds."""
-    variables = [*server.network.variables, *server._optimizer.variables(), server._saved_statistics]
+    variables = [*server.network.variables, *server._optimizers[0].variables(), server._saved_statistics]
     return [variable.numpy() for variable in variables]
 
 

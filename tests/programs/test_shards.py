@@ -1,0 +1,45 @@
+"""Several shards of a parameter server: a checkpoint holds the same gradients of all of them."""
+
+from concurrent import futures
+
+import numpy as np
+
+from impala import config as config_lib
+from impala.learning.server import Push
+
+NUM_WORKERS, NUM_PUSHES = 4, 60
+
+
+def test_a_checkpoint_of_two_shards_is_of_one_moment_while_workers_push(tmp_path, two_shards):
+    made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": NUM_WORKERS})
+    server, shard = two_shards(made, tmp_path)
+    shards = (server, shard)
+    random = [np.random.default_rng(worker) for worker in range(NUM_WORKERS)]
+
+    def part(worker, number, of):
+        gradients = [np.full(shape, 0.01 * worker, np.float32) for shape in of.server.shapes]
+        return of.server.push(Push(worker, 0, number, of.server.version, gradients, 20))
+
+    def work(worker):
+        with futures.ThreadPoolExecutor(2) as sending:  # a worker's parts reach the shards in any order
+            for number in range(NUM_PUSHES):
+                order = random[worker].permutation(2)
+                for one in [sending.submit(part, worker, number, shards[index]) for index in order]:
+                    one.result(60)
+
+    were_apart = False
+    with futures.ThreadPoolExecutor(NUM_WORKERS) as pool:
+        working = [pool.submit(work, worker) for worker in range(NUM_WORKERS)]
+        while not all(one.done() for one in working):
+            were_apart |= server.server.version != shard.server.version
+            with server._hold():
+                assert server.server._judged == shard.server._judged
+                assert server.server.version == shard.server.version
+                held = [variable.numpy() for variable in server.network.trainable_variables]
+                for of, state in zip(server._shards, (server.server.read(), shard.server.read())):
+                    for tensor, array in zip(of.tensors, state[2], strict=True):
+                        np.testing.assert_array_equal(held[tensor], array)
+        for one in working:
+            one.result(0)
+    assert were_apart, "without a pause the shards have different gradients"
+    assert server.server.version == shard.server.version == NUM_WORKERS * NUM_PUSHES, "and none was lost"
