@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+_HEIGHTS, _MOST_BARS = " ▁▂▃▄▅▆▇█", 24
 _VERDICTS = {
     "actor-bound": "the learner waits for data: more actors or environments would help",
     "learner-bound": "actors wait for the learner: a faster one would help",
@@ -209,11 +210,26 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
     if row.get("staleness_mean") is None:
         return []
     mean = _number(row["staleness_mean"], 2)
-    refused = [str(row.get(f"{why}_gradients")) for why in ("stale", "outlier", "nonfinite")]
+    histogram = row.get("staleness_histogram") or ""
+    refused = [_count(row, f"{verdict}_gradients") for verdict in ("stale", "outlier", "nonfinite", "repeated")]
     return [
         ("staleness mean/expected/max", f"{mean} / {row['staleness_expected']} / {row['staleness_max']} updates"),
-        ("gradients refused stale/outlier/not finite", " / ".join(refused)),
+        (f"gradients of staleness 0 to {row['staleness_max']}", _bars(histogram)),
+        ("gradients accepted", _count(row, "accepted_gradients")),
+        ("stale/outlier/not finite/repeated", " / ".join(refused)),
     ]
+
+
+def _bars(histogram: str) -> str:
+    """Draws a histogram such as "0:3 1:95" with a bar for each number from 0 on; several a bar where there are many."""
+    counts = {int(number): int(count) for number, count in (pair.split(":") for pair in histogram.split())}
+    if not counts:
+        return "–"
+    width = -(-(max(counts) + 1) // _MOST_BARS)  # numbers a bar
+    bars = [0] * (max(counts) // width + 1)
+    for number, count in counts.items():
+        bars[number // width] += count
+    return "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // max(bars))] for count in bars)
 
 
 def _has_values(row: dict[str, Any]) -> bool:

@@ -28,7 +28,8 @@ Q_COLUMNS = (
     "played_steps",
 )  # fmt: skip
 SERVER_COLUMNS = (
-    "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients", "server_busy_fraction",
+    "accepted_gradients", "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients",
+    "server_busy_fraction",
     "staleness_mean", "staleness_expected", "staleness_max", "staleness_histogram", "surrogate_clip", "penalty",
 )  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")

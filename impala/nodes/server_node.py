@@ -411,8 +411,8 @@ class ServerNode(ShardNode):
         counts, busy, now = self.server.counts, self.server.busy_fraction(), time.monotonic()
         self.head.monitor.add_wait((1.0 - busy) * (now - self._logged))
         self._logged = now
-        refused = (Verdict.STALE, Verdict.REPEATED, Verdict.NONFINITE, Verdict.OUTLIER)
-        columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in refused}
+        verdicts = [verdict for verdict in Verdict if verdict is not Verdict.ENDED]
+        columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in verdicts}
         scheduled = self._scheduled(self.frames())
         penalty = dict(penalty=self.statistics.beta(self.server.statistics)) if self.statistics.has_penalty else {}
         columns |= penalty | self._explores() | dict(server_busy_fraction=busy) | self._staleness()

@@ -275,13 +275,21 @@ def test_the_line_says_how_old_what_is_learned_is():
     )  # fmt: skip
     screen = dashboard.Dashboard("run", total_frames=10, console=Console(file=open("/dev/null", "w")))
     of_queue = dict(queue_fill=0.5, lag_mean=2.0, lag_p95=3.0, lag_max=4)
-    of_server = dict(staleness_mean=1.25, staleness_expected=1, staleness_max=5)
+    of_server = dict(
+        staleness_mean=1.25, staleness_expected=1, staleness_max=5, staleness_histogram="0:1 1:80 2:40 5:9",
+        accepted_gradients=1130, stale_gradients=3, outlier_gradients=0, nonfinite_gradients=1, repeated_gradients=2,
+    )  # fmt: skip
     for more, said in [({}, "samples/insert 4.00"), (of_queue, "lag 2.0/3.0/4"), (of_server, "staleness 1.25")]:
         assert said in screen.line(row | more) and "ε 0.100" in screen.line(row | more)
     drawn = [pair for side in dashboard._columns(row | of_server | dict(
         silent_units="", loss=1.0, learning_rate=1e-3, skipped_updates=0,
     )) for pair in side]  # fmt: skip
     assert ("staleness mean/expected/max", "1.25 / 1 / 5 updates") in drawn
+    assert ("gradients of staleness 0 to 5", "▁█▄  ▁") in drawn
+    assert ("gradients accepted", "1,130") in drawn and ("stale/outlier/not finite/repeated", "3 / 0 / 1 / 2") in drawn
+    many = " ".join(f"{number}:{number}" for number in range(1, 49))
+    assert len(dashboard._bars(many)) == 17 and dashboard._bars(many)[-2:] == "█▃", "three a bar, and the last one"
+    assert dashboard._bars("") == "–"
 
 
 def test_time_left():

@@ -96,6 +96,8 @@ def test_it_resumes_learns_catch_and_ends_by_itself(runs):
     assert float(last["return_mean"]) >= 0.9
     assert int(last["updates"]) > int(interrupted["updates"]) > 0
     assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+    since_it_was_resumed = int(last["updates"]) - int(interrupted["updates"])
+    assert int(last["accepted_gradients"]) == since_it_was_resumed, "each is an update"
 
 
 def test_its_staleness_is_that_of_two_workers(runs):
