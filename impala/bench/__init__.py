@@ -169,9 +169,13 @@ def _print_exchange(exchange: dict, result: dict) -> None:
     print(f"an exchange of {exchange['bytes'] / 2e6:.1f} MB each way with the server takes "
           + ", ".join(f"{1e3 * exchange[name + '_p50']:.1f} ms (p99 {1e3 * exchange[name + '_p99']:.1f}) through {name}"
                       for name in parameter_server.TRANSPORTS)
-          + f"; {1e3 * exchange['optimizer_p50']:.1f} ms of it are the optimizer's")  # fmt: skip
+          + f"; {1e3 * exchange['apply_p50']:.1f} ms of it to apply the gradient; a pull takes "
+          f"{1e3 * exchange['pull_p50']:.1f} ms (p99 {1e3 * exchange['pull_p99']:.1f}) over RPC")  # fmt: skip
+    arithmetic, num_cores = result["applications"] * exchange["optimizer_cpu"], len(os.sched_getaffinity(0))
     print(f"{result['gradients']:,.0f} gradients/s come to it, which take "
-          f"{100 * result['server_busy_fraction']:.0f} % of the time of one of its cores to apply")  # fmt: skip
+          f"{100 * result['server_busy_fraction']:.0f} % of its time to apply; its processes use "
+          f"{result['server_cores']:.2f} of {num_cores} cores, {arithmetic:.2f} for the optimizer's arithmetic: "
+          f"{100 * (result['server_cores'] - arithmetic) / num_cores:.1f} % of the cores beyond it")  # fmt: skip
     print(f"{'separate':10} {result['separate']:10,.0f} agent steps/s of as many processes without a server: "
           f"the whole runs at {100 * result['train'] / result['separate']:.0f} % of them")  # fmt: skip
 

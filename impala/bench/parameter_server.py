@@ -13,9 +13,11 @@ TRANSPORTS = ("shared_memory", "rpc")
 
 
 def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
-    """Returns seconds of an exchange by transport (p50, p99), those of the optimizer in it, and its bytes.
+    """Returns bytes of an exchange, and seconds (p50, p99) of it by transport, of a pull, of what it consists of.
 
-    In an exchange a gradient of all parameters goes to a server of one shard, and the parameters come back.
+    In an exchange a gradient of all parameters goes to a server of one shard (a push), and the parameters come back. A
+    `pull`, as when a worker joins, is of the parameters alone, over RPC. `apply` is the server's part: it checks the
+    gradient and applies it; `optimizer_cpu` is the CPU time of the optimizer's arithmetic in it.
     """
     import numpy as np
 
@@ -46,7 +48,8 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
 
     gradients = [np.full_like(array, 1e-6) for array in arrays]
     result = {"bytes": 2.0 * sum(array.nbytes for array in arrays)}
-    result |= _quantiles("optimizer", lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), seconds / 4)
+    result |= _quantiles("apply", lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), seconds / 4)
+    result["optimizer_cpu"] = _optimizer_cpu(config, variables, gradients, seconds / 4)
     fields = [(array.shape, array.dtype) for array in arrays]
     address = shared_memory.new_address()
     memory = shared_memory.Server(address, push)
@@ -63,11 +66,33 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
     memory.close()
     rpc = Server()
     rpc.Bind("push", push)
+    rpc.Bind("read", server.read)
     rpc.Start()
     client = Client(f"localhost:{rpc.port}", call_timeout=60)
     result |= _quantiles("rpc", lambda: client.push((0,), 0, *gradients), seconds / 4)
+    result |= _quantiles("pull", client.read, seconds / 4)
     rpc.Stop()
     return result
+
+
+def _optimizer_cpu(config: config_lib.Config, variables, gradients, seconds: float) -> float:
+    """CPU seconds of all threads for one application of a gradient by the optimizer, and nothing else."""
+    from impala.agents import shared
+    from impala.traces import Traced
+
+    optimizer = shared.make_optimizer(config, variables)
+
+    def apply_all(arrays):
+        optimizer.apply_gradients(list(zip(arrays, variables, strict=True)))
+
+    apply = Traced(apply_all)
+    for _ in range(5):
+        apply(gradients)
+    count, cpu, end = 0, time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        apply(gradients)
+        count += 1
+    return (time.process_time() - cpu) / count
 
 
 def _quantiles(name: str, call, seconds: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -38,9 +39,11 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     process = subprocess.Popen([*own_command(), "train", "--config", str(path), *options], stdout=subprocess.DEVNULL)
     try:
         _wait(process, _WARM_UP_SECONDS)
-        started, cpu_before = time.perf_counter(), cpu_seconds(process.pid)
+        started, cpu_before, server_before = time.perf_counter(), cpu_seconds(process.pid), _server_cpu(process.pid)
         _wait(process, _TRAIN_SECONDS)
-        cores = (cpu_seconds(process.pid) - cpu_before) / (time.perf_counter() - started)
+        elapsed = time.perf_counter() - started
+        cores = (cpu_seconds(process.pid) - cpu_before) / elapsed
+        server_cores = (_server_cpu(process.pid) - server_before) / elapsed
     finally:
         process.terminate()
         process.wait(60)
@@ -56,18 +59,21 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
     return dict(
         train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps, learner_wait=mean("learner_wait_fraction"),
         actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
-    ) | {lag: mean(lag)} | _answers(rows) | _gradients(rows, config)  # fmt: skip
+    ) | {lag: mean(lag)} | _answers(rows) | _gradients(rows, config, server_cores)  # fmt: skip
 
 
-def _gradients(rows: list[dict[str, str]], config: config_lib.Config) -> dict[str, float]:
-    """Returns how many gradients came a second, and the share of time it took to apply them; {} without a server."""
+def _gradients(rows: list[dict[str, str]], config: config_lib.Config, server_cores: float) -> dict[str, float]:
+    """Returns how many gradients came a second, how many updates they made, and what it took; {} without a server."""
     if not config.has_parameter_server:
         return {}
     seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
     awaited = config.actor.num_actors - config.server.num_late if config.server.barrier else 1
     updates = int(rows[-1]["updates"]) - int(rows[0]["updates"])
     busy = statistics.fmean(float(row["server_busy_fraction"]) for row in rows if row["server_busy_fraction"])
-    return dict(gradients=awaited * updates / seconds, server_busy_fraction=busy)
+    return dict(
+        gradients=awaited * updates / seconds, applications=updates / seconds, server_busy_fraction=busy,
+        server_cores=server_cores,
+    )  # fmt: skip
 
 
 def _answers(rows: list[dict[str, str]]) -> dict[str, float]:
@@ -89,7 +95,19 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
 def cpu_seconds(pid: int) -> float:
     """Returns the CPU time that a process and its descendants have used."""
     process = psutil.Process(pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return _cpu_seconds([process, *process.children(recursive=True)])
+
+
+def _server_cpu(pid: int) -> float:
+    """Returns the CPU time that the shards of a run's parameter server have used; they are named after their roles."""
+    from impala.launching import roles
+
+    names = (f"{roles.SERVER.name}/", f"{roles.SHARD.name}/")
+    return _cpu_seconds([one for one in psutil.Process(pid).children(recursive=True) if one.name().startswith(names)])
+
+
+def _cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    times = [one.cpu_times() for one in processes]
     return sum(time.user + time.system for time in times)
 
 

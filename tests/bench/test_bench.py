@@ -1,6 +1,7 @@
 """Every part of the bench runs, all in one other process; `impala bench` takes one for each. Figures are not judged."""
 
 import json
+import math
 import multiprocessing
 import os
 import subprocess
@@ -10,9 +11,10 @@ from concurrent import futures
 import numpy as np
 import pytest
 
-from impala import bench
+from impala import agents, bench
 from impala import config as config_lib
-from impala.bench import central_inference, schemes, traffic, whole
+from impala.bench import central_inference, parameter_server, schemes, traffic, whole
+from impala.nodes.checking import check
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
 
@@ -110,6 +112,18 @@ def test_a_worker_of_a_parameter_server_alone(alone, name):
     config = config_lib.load(f"configs/{name}_catch.yaml")
     assert alone(PARTS["learner"], config, 0.3) > 10
     assert alone(whole.lockstep_rate, config, 0.5) > 10
+
+
+def test_an_exchange_with_a_parameter_server(alone):
+    """The small network of Catch: its bytes by hand, and each part takes less than the whole."""
+    config = config_lib.load("configs/a3c_catch.yaml")
+    exchange = alone(parameter_server.measure, config, 1.2)
+    variables = agents.of(config).make_network(config, check(config)).trainable_variables
+    assert exchange["bytes"] == 2 * 4 * sum(math.prod(variable.shape) for variable in variables) > 10_000
+    for name in ("apply", "pull", *parameter_server.TRANSPORTS):
+        assert 0 < exchange[f"{name}_p50"] <= exchange[f"{name}_p99"]
+    assert 0 < exchange["optimizer_cpu"] < 0.1
+    assert exchange["apply_p50"] < exchange["rpc_p50"] and exchange["pull_p50"] < exchange["rpc_p50"]
 
 
 def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for():
