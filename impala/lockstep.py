@@ -224,7 +224,8 @@ class ServedLockstep:
     of W workers is W − 1 updates stale, exactly. With a barrier all gradients of a round make one update.
 
     Args:
-      config: of a training run with a parameter server, which has one shard here.
+      config: of a training run with a parameter server. Here it has one shard, a barrier waits for all workers
+        (`server.num_late` is 0), and each worker has a replay of its own (`replay.shared` is false).
     """
 
     def __init__(self, config: Config):
