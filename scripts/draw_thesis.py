@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results" / "thesis"
 NAME = re.compile(r"(\w+)_period_(\d+)_seed_(\d+)")
 COLOURS = {"vtrace": "tab:blue", "one_step_is": "tab:orange", "none": "tab:red"}
 MARKS = (1, 2, 4, 8)  # million frames
-GOAL = 18.0
+GOAL, UP = 18.0, 15.0  # the last three points take as long as the thirty before, in some runs
 
 
 def runs() -> dict[tuple[str, int, int], list[dict[str, str]]]:
@@ -31,19 +31,28 @@ def key_of(scheme: str, period: int, seed: int) -> tuple[int, int, int, str]:
     return period, list(COLOURS).index(scheme), seed, scheme
 
 
+def frames_to(rows: list[dict[str, str]], goal: float) -> float | None:
+    """Returns after how many million frames the mean return of 100 training episodes reached `goal`, if it did."""
+    reached = (row for row in rows if row["return_mean"] and float(row["return_mean"]) >= goal)
+    return float(row["frames"]) / 1e6 if (row := next(reached, None)) else None
+
+
+def median_kl(rows: list[dict[str, str]]) -> float:
+    return float(np.median([float(row["kl_mu_pi"]) for row in rows if row["kl_mu_pi"]]))  # a mean hangs on few rows
+
+
 def table() -> str:
     measures = ("lag_mean", "lag_p95", "effective_sample_size", "rho_clipped_fraction", "log_rho_max")
-    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), "18 after", "end", *measures]
-    names.append("kl_mu_pi, median")
+    names = ["scheme", "period", "seed", *(f"{mark} M" for mark in MARKS), f"{UP:.0f} after", f"{GOAL:.0f} after"]
+    names += ["end", *measures, "kl_mu_pi, median", "least entropy"]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for (period, _, seed, scheme), rows in sorted((key_of(*key), rows) for key, rows in runs().items()):
         known = [row for row in rows if row["return_mean"]]
         at = [next((row["return_mean"] for row in known if float(row["frames"]) >= mark * 1e6), "") for mark in MARKS]
-        reached = next((row for row in known if float(row["return_mean"]) >= GOAL), None)
         means = [np.mean([float(row[name]) for row in rows if row[name]]) for name in measures]
-        means.append(np.median([float(row["kl_mu_pi"]) for row in rows if row["kl_mu_pi"]]))  # a mean hangs on few rows
+        means += [median_kl(rows), min(float(row["entropy"]) for row in rows if row["entropy"])]
         cells = [scheme, str(period), str(seed), *(f"{float(x):.1f}" if x else "" for x in at)]
-        cells.append(f"{float(reached['frames']) / 1e6:.2f} M" if reached else "")
+        cells += [f"{after:.2f} M" if (after := frames_to(rows, goal)) else "" for goal in (UP, GOAL)]
         cells.append(f"{float(known[-1]['return_mean']):.1f}")
         lines.append(f"| {' | '.join([*cells, *(f'{number:.3g}' for number in means)])} |")
     return "\n".join(lines)
@@ -54,8 +63,8 @@ def draw(output: Path) -> None:
 
     kept = runs()
     periods = sorted({period for _, period, _ in kept})
-    figure = Figure(figsize=(5.0 * len(periods) + 4.5, 4.2), layout="constrained")
-    *of_return, of_lag = figure.subplots(1, len(periods) + 1)
+    figure = Figure(figsize=(4.6 * len(periods) + 8.6, 4.2), layout="constrained")
+    *of_return, of_lag, of_kl = figure.subplots(1, len(periods) + 2)
     for axis, period in zip(of_return, periods):
         for (scheme, its_period, seed), rows in kept.items():
             if its_period == period:
@@ -74,7 +83,12 @@ def draw(output: Path) -> None:
     of_lag.set(title="policy lag of all chunks", xlabel="updates (from here up to twice as many)", ylabel="share")
     of_lag.set_xscale("symlog", base=2, linthresh=1)
     of_lag.legend(fontsize=8)
-    for axis in (*of_return, of_lag):
+    for (scheme, _, seed), rows in kept.items():
+        marker = "o" if seed == 0 else "^"
+        of_kl.plot(median_kl(rows), frames_to(rows, UP) or np.nan, marker, color=COLOURS[scheme])
+    of_kl.set(title=f"frames to {UP:.0f}, each run", xlabel="KL(μ‖π), median row, nats", ylabel="million frames")
+    of_kl.set_xscale("log")
+    for axis in (*of_return, of_lag, of_kl):
         axis.grid(alpha=0.3)
     figure.savefig(output, dpi=110)
 
