@@ -403,7 +403,7 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     files = {path.relative_to("configs").with_suffix("").as_posix() for path in Path("configs").rglob("*.yaml")}
     trainings, grids = listed(capsys, "train"), listed(capsys, "compare")
     assert trainings.keys() | {f"lab/{word}" for word in grids} == files and not trainings.keys() & grids.keys()
-    assert grids.keys() == {"corrections", "lag", "lag_values", "q_schemes", "schemes", "schemes_minatar", "surface"} and {"pong", "catch", "lab/catch"} < trainings.keys()
+    assert grids.keys() == {"corrections", "lag", "lag_values", "q_schemes", "schemes", "schemes_equal", "schemes_minatar", "surface"} and {"pong", "catch", "lab/catch"} < trainings.keys()
     assert trainings["pong"] == "Pong on two cores." and all(len(text) <= 110 for text in (trainings | grids).values())
     for word in trainings:
         shipped = config_lib.shipped.path_of(word, config_lib.shipped.trainings(), "--config")
