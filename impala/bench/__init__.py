@@ -143,6 +143,8 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
     if "learners" in result:
         print(f"{'learners':10} {result['learners']:10,.0f} agent steps/s, {config.learner.num_learners} together: "
               f"{100 * result['learners'] / result['learner']:.0f} % of one with the whole batch")  # fmt: skip
+    if "updates" in result:
+        print(_learning(result))
     print(f"{'lockstep':10} {result['lockstep']:10,.0f} agent steps/s on one core, in one process")
     table = f"the table path alone at {result['table_over_train']:.0f} × the whole; " if "table" in result else ""
     print(f"the whole runs at {100 * result['fraction_of_bound']:.0f} % of the bound; {table}"
@@ -163,6 +165,15 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
     if fractions := result.get("scheme_fractions_of_learner"):
         print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
               + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip
+
+
+def _learning(result: dict) -> str:
+    """Returns a line on the learner of a program whose data is all replayed."""
+    line = f"{'updates':10} {result['updates']:10,.1f} updates/s in the whole"
+    if "priority_seconds" in result:
+        line += (f"; new priorities are in the table after {1e3 * result['priority_seconds']:.1f} ms, and handing them "
+                 f"over takes {100 * result['learner_priority_fraction']:.2f} % of the learner's time")  # fmt: skip
+    return line
 
 
 def _print_exchange(exchange: dict, result: dict) -> None:

@@ -52,27 +52,45 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
         raise RuntimeError(f"the run under test wrote {len(rows)} rows of metrics; expected one a second")
     end = float(rows[-1]["wall_seconds"])
     rows = [row for row in rows if end - _TRAIN_SECONDS <= float(row["wall_seconds"]) <= end - 2]
-    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
-    steps = (float(rows[-1]["agent_steps"]) - float(rows[0]["agent_steps"])) / seconds
-    mean = lambda name: statistics.fmean(float(row[name]) for row in rows if row[name])  # noqa: E731
-    lag = "replay_lag_mean" if config.replays_alone else "lag_mean"
+    steps, lag = _per_second(rows, "agent_steps"), "replay_lag_mean" if config.replays_alone else "lag_mean"
     return dict(
-        train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps, learner_wait=mean("learner_wait_fraction"),
-        actor_blocked=mean("actor_blocked_fraction"), rss_mb=max(float(row["rss_mb"]) for row in rows),
-    ) | {lag: mean(lag)} | _answers(rows) | _gradients(rows, config, server_cores)  # fmt: skip
+        train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
+        learner_wait=_mean(rows, "learner_wait_fraction"), actor_blocked=_mean(rows, "actor_blocked_fraction"),
+        rss_mb=max(float(row["rss_mb"]) for row in rows),
+    ) | {lag: _mean(rows, lag)} | _answers(rows) | _gradients(rows, config, server_cores) | learning(rows, config)  # fmt: skip
+
+
+def _per_second(rows: list[dict[str, str]], column: str) -> float:
+    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
+    return (float(rows[-1][column]) - float(rows[0][column])) / seconds
+
+
+def _mean(rows: list[dict[str, str]], column: str) -> float:
+    return statistics.fmean(float(row[column]) for row in rows if row[column])
+
+
+def learning(rows: list[dict[str, str]], config: config_lib.Config) -> dict[str, float]:
+    """Returns the learner's updates/s and what it costs to write priorities back; {} unless all data is replayed.
+
+    priority_seconds: from an update until its priorities are in the table. learner_priority_fraction: the share of its
+    time that the thread that trains spends on them.
+    """
+    if not config.replays_alone:
+        return {}
+    is_prioritised = config.has_use_for("replay.priority_exponent")
+    columns = ("priority_seconds", "learner_priority_fraction") if is_prioritised else ()
+    return dict(updates=_per_second(rows, "updates")) | {column: _mean(rows, column) for column in columns}
 
 
 def _gradients(rows: list[dict[str, str]], config: config_lib.Config, server_cores: float) -> dict[str, float]:
     """Returns how many gradients came a second, how many updates they made, and what it took; {} without a server."""
     if not config.has_parameter_server:
         return {}
-    seconds = float(rows[-1]["wall_seconds"]) - float(rows[0]["wall_seconds"])
     awaited = config.actor.num_actors - config.server.num_late if config.server.barrier else 1
-    updates = int(rows[-1]["updates"]) - int(rows[0]["updates"])
-    busy = statistics.fmean(float(row["server_busy_fraction"]) for row in rows if row["server_busy_fraction"])
+    updates = _per_second(rows, "updates")
     return dict(
-        gradients=awaited * updates / seconds, applications=updates / seconds, server_busy_fraction=busy,
-        server_cores=server_cores,
+        gradients=awaited * updates, applications=updates, server_cores=server_cores,
+        server_busy_fraction=_mean(rows, "server_busy_fraction"),
     )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ LOSS_COLUMNS = (
 )
 Q_COLUMNS = (
     "td_error", "exploration_epsilon", "exploration_noise", "replay_size", "samples_per_insert", "evaluation_mean",
-    "priority_p50", "priority_p95", "priority_max", "priority_seconds", "unsound_priorities", "inserted_windows",
-    "played_steps",
+    "priority_p50", "priority_p95", "priority_max", "priority_seconds", "learner_priority_fraction",
+    "unsound_priorities", "inserted_windows", "played_steps",
 )  # fmt: skip
 SERVER_COLUMNS = (
     "accepted_gradients", "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients",

@@ -12,6 +12,7 @@ import numpy as np
 
 from impala.replay import tables
 from impala.replay.windows import Share, Windows, to_tensors
+from impala.timing import TimeAccount
 from impala.types import Chunk
 
 _MOST_KEPT = 1_000  # updates of which `columns` tells; a follower's is never called
@@ -31,6 +32,7 @@ class PrioritisedWindows(Windows):
         self._writer = PriorityWriter(client)
         self._keys: np.ndarray | None = None  # of the batch that `get` returned last
         self._priorities: deque[np.ndarray] = deque(maxlen=_MOST_KEPT)
+        self._account = TimeAccount()  # of the thread that trains
 
     def _batches(self) -> Iterator[tuple[Chunk, np.ndarray]]:
         for arrays in self._drawn():
@@ -44,15 +46,17 @@ class PrioritisedWindows(Windows):
 
     def update_priorities(self, priority: np.ndarray) -> None:
         """Takes the new priorities [B] of the batch that `get` returned last."""
-        self._priorities.append(np.array(priority))  # a copy: it may be a column of a larger array
-        self._writer.put(self._keys, priority)
+        with self._account.part("priorities"):
+            self._priorities.append(np.array(priority))  # a copy: it may be a column of a larger array
+            self._writer.put(self._keys, priority)
 
     def counts(self) -> dict[str, int]:
         return super().counts() | dict(unsound_priorities=self._writer.num_unsound)
 
     def columns(self) -> dict[str, Any]:
-        """Adds quantiles of the new priorities, and how long one takes from the update to the table."""
+        """Adds quantiles of the new priorities, how long one takes to the table, and what that costs the learner."""
         columns, new = super().columns() | self._writer.columns(), list(self._priorities)
+        columns |= dict(learner_priority_fraction=self._account.fraction("priorities"))
         self._priorities.clear()
         if new:
             half, most, largest = np.quantile(np.concatenate(new), (0.5, 0.95, 1.0)).tolist()

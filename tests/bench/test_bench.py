@@ -166,6 +166,24 @@ def test_bytes_per_frame_by_hand():
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
 
+def test_updates_a_second_and_what_priorities_cost_the_learner():
+    rows = [
+        dict(wall_seconds="10", updates="100", priority_seconds="", learner_priority_fraction=""),
+        dict(wall_seconds="11", updates="120", priority_seconds="0.002", learner_priority_fraction="0.01"),
+        dict(wall_seconds="14", updates="180", priority_seconds="0.004", learner_priority_fraction="0.03"),
+    ]
+    apex, gorila = (config_lib.load(f"configs/{name}_catch.yaml") for name in ("apex", "gorila"))
+    found = whole.learning(rows, apex)
+    assert found == dict(updates=20.0, priority_seconds=0.003, learner_priority_fraction=0.02)
+    assert bench._learning(found) == (
+        "updates          20.0 updates/s in the whole; new priorities are in the table after 3.0 ms, and handing them "
+        "over takes 2.00 % of the learner's time"
+    )
+    assert whole.learning(rows, gorila) == whole.learning(rows, DQN) == dict(updates=20.0), "drawn uniformly"
+    assert bench._learning(dict(updates=20.0)) == "updates          20.0 updates/s in the whole"
+    assert whole.learning(rows, CATCH) == {}
+
+
 def test_two_programs_are_compared_in_turn_and_told_in_frames(monkeypatch, capsys, tmp_path):
     rates = iter([100.0, 200.0, 140.0, 200.0])  # this, against, this, against
     monkeypatch.setattr(bench, "_whole", lambda config: dict(

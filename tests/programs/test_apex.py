@@ -37,7 +37,7 @@ def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
     folder, _, _ = runs
     last = [row for row in rows(folder) if row["samples_per_insert"] and row["priority_seconds"]][-1]
     assert float(last["samples_per_insert"]) == pytest.approx(4.0, rel=0.1)
-    assert 0 < float(last["priority_seconds"]) < 0.5
+    assert 0 < float(last["priority_seconds"]) < 0.5 and 0 < float(last["learner_priority_fraction"]) < 0.2
     assert 1e-6 <= float(last["priority_p50"]) <= float(last["priority_p95"]) <= float(last["priority_max"]) < 10
     assert float(last["replay_lag_mean"]) > 50 and not last["lag_mean"]
     assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(0.4 ** (1 + 7 * np.arange(16) / 15)))

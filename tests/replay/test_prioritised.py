@@ -134,7 +134,10 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     np.testing.assert_allclose(batch.importance, expected, rtol=1e-5)
     source.get(timeout_seconds=60)
     source.update_priorities(np.full(8, 50.0))
-    assert source.columns()["priority_max"] == 50.0 and source.num_inserted() == 16
+    columns = source.columns()
+    assert columns["priority_max"] == 50.0 and source.num_inserted() == 16
+    assert 0 < columns["learner_priority_fraction"] < 0.5
+    assert source.columns()["learner_priority_fraction"] == 0.0, "of a period without any"
     assert source.counts()["unsound_priorities"] == 0
     for _ in range(1_500):  # as in a learner whose columns nobody asks for
         source.update_priorities(np.full(8, np.nan))
