@@ -24,17 +24,20 @@ def insertion_rate(config: config_lib.Config, seconds: float) -> float:
 
 
 def sampling_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s that drawing from a full table allows, at `replay.samples_per_insert` draws per transition."""
+    """Agent steps/s that drawing from a full table allows, at `replay.samples_per_insert` draws per transition.
+
+    Windows are drawn by priority, with their weights of importance, where the program does so.
+    """
     from impala.bench.parts import rate
     from impala.replay import datasets, tables, windows
 
     server, write, n = _table(config)
     for _ in range(_SIZE // n):
         write()
-    batch_size = config.learner.batch_size
-    feeder = datasets.Prefetcher(
-        lambda: windows.batches(f"localhost:{server.port}", tables.REPLAY, batch_size=batch_size)
-    )
+    feeder = datasets.Prefetcher(lambda: windows.batches(
+        f"localhost:{server.port}", tables.REPLAY, batch_size=config.learner.batch_size,
+        importance_exponent=_exponents(config)[1],
+    ))  # fmt: skip
 
     def draw():
         assert feeder.get(timeout_seconds=60) is not None
@@ -44,6 +47,13 @@ def sampling_rate(config: config_lib.Config, seconds: float) -> float:
         return rate(draw, seconds)
     finally:
         feeder.stop()
+
+
+def _exponents(config: config_lib.Config) -> tuple[float | None, float | None]:
+    """Returns α and β of the program's replay; None and None where it draws uniformly."""
+    replay = config.replay
+    is_prioritised = config.has_use_for("replay.priority_exponent")
+    return (replay.priority_exponent, replay.importance_exponent) if is_prioritised else (None, None)
 
 
 def _table(config: config_lib.Config):
@@ -56,7 +66,11 @@ def _table(config: config_lib.Config):
 
     spec, n, steps = _played(config)
     chunk = agents.of(config).make_chunk_spec(config, spec)
-    server = reverb.Server([tables.uniform(windows.window_spec(chunk), _SIZE)], port=None)
+    table = windows.table(
+        windows.window_spec(chunk), _SIZE, min_size=1, samples_per_insert=None, batch_size=config.learner.batch_size,
+        priority_exponent=_exponents(config)[0],
+    )  # fmt: skip
+    server = reverb.Server([table], port=None)
     sink = TableWindows(
         reverb.Client(f"localhost:{server.port}"), tables.REPLAY, n, lengths=windows.lengths(chunk),
         should_stop=lambda: False,

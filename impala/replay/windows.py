@@ -104,11 +104,12 @@ def table(
 
 
 def batches(
-    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None, device: str | None = None
-) -> Iterator[Chunk]:
-    """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `drawn`."""
+    server_address: str, table: str, *, batch_size: int, checks: Checks | None = None, device: str | None = None,
+    importance_exponent: float | None = None,
+) -> Iterator[Chunk]:  # fmt: skip
+    """Yields batches [T, B, …] of windows drawn from a table, on `device`; see `drawn` and `to_chunk`."""
     for arrays in drawn(server_address, table, batch_size=batch_size, checks=checks):
-        yield to_tensors(arrays, device)
+        yield to_tensors(arrays, device, importance_exponent=importance_exponent)
 
 
 def drawn(

@@ -83,6 +83,44 @@ def test_every_program_has_its_parts():
 R2D2 = config_lib.load("configs/r2d2_memory_chain.yaml")
 
 
+@pytest.mark.parametrize("name, keys, exponent, is_weighed", [
+    ("apex_catch", {}, 0.6, True), ("dqn_catch", {}, None, False),
+    ("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True), ("r2d2_catch", {}, 0.9, True),
+])  # fmt: skip
+def test_sampling_alone_is_that_of_the_program(alone, name, keys, exponent, is_weighed):
+    """By priority, which costs more than uniformly, and with weights of importance."""
+    config = config_lib.load(f"configs/{name}.yaml", keys)
+    sampler, has_importance = alone(_how_it_draws, config)
+    assert sampler == ("uniform" if exponent is None else pytest.approx(exponent)) and has_importance == is_weighed
+
+
+def _how_it_draws(config):
+    """Returns the sampler of the table that `sampling_rate` draws from, and whether its batches have an importance."""
+    import reverb
+
+    from impala.bench import windows
+    from impala.replay import datasets, tables
+
+    found = []
+
+    class Spied(datasets.Prefetcher):
+        def get(self, timeout_seconds):
+            batch = super().get(timeout_seconds)
+            found.append(not isinstance(batch.importance, tuple))
+            return batch
+
+    of_server, servers, prefetcher = reverb.Server, [], datasets.Prefetcher
+    reverb.Server = lambda *arguments, **settings: servers.append(of_server(*arguments, **settings)) or servers[-1]
+    datasets.Prefetcher = Spied
+    try:
+        windows.sampling_rate(config, 0.1)
+        options = servers[0].localhost_client().server_info()[tables.REPLAY].sampler_options
+    finally:
+        reverb.Server, datasets.Prefetcher = of_server, prefetcher
+    kind = options.WhichOneof("distribution")
+    return (options.prioritized.priority_exponent if kind == "prioritized" else kind), all(found)
+
+
 def test_sequences_are_written_drawn_and_learned(alone):
     assert list(bench.parts_of(R2D2)) == ["env", "inference", "learner", "insert", "sample"]
     for part in bench.parts_of(R2D2).values():
