@@ -9,8 +9,9 @@ of them, so the machine can hardly train faster than the bound
 
 except by a tenth or so: in the whole, the cores that one process leaves idle while it is in Python serve another, and a
 part alone cannot use them. The parts are measured before and after the whole, and averaged: if the machine's speed
-drifts, it drifts for both. Where inference is central, serving is measured too (`bench.central_inference`). With
-`--against CONFIG` two programs are run in turn.
+drifts, it drifts for both. Where all data is replayed, so is a learner that draws windows from its own memory, without
+a table and beside no other process: the direct bound of the whole's updates per second. Where inference is central,
+serving is measured too (`bench.central_inference`). With `--against CONFIG` two programs are run in turn.
 """
 
 import json
@@ -35,6 +36,7 @@ _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "lea
 _TABLE = {"table": parts.table_rate}  # where chunks go through one
 _WINDOWS = {"insert": windows.insertion_rate, "sample": windows.sampling_rate}  # where all data is replayed
 _SEVERAL = {"learners": group.learners_rate}  # in addition, if the configuration has several learners
+_DIRECT = {"direct_updates": windows.direct_rate}  # updates/s; in addition, where a learner replays all its data
 
 
 def bound(**rates: float) -> float:
@@ -47,6 +49,13 @@ def parts_of(config: config_lib.Config) -> dict[str, Callable]:
     if config.replays_alone and (config.replay.shared or not config.has_parameter_server):
         return _PARTS | _WINDOWS
     return _PARTS if config.has_central_inference or config.has_parameter_server else _PARTS | _TABLE
+
+
+def beside_parts_of(config: config_lib.Config) -> dict[str, Callable]:
+    """Returns what is measured together with the parts, and no part of the bound."""
+    has_several = config.learner.num_learners > 1
+    has_direct = config.replays_alone and not config.has_parameter_server
+    return (_SEVERAL if has_several else {}) | (_DIRECT if has_direct else {})
 
 
 def _alone(function, *arguments):
@@ -71,7 +80,7 @@ def _say_into(path: str) -> None:
 def measure(config: config_lib.Config, report: Callable[[str], None] = print) -> dict:
     """Measures parts, whole, parts again, lockstep and schemes; returns all rates and what is derived from them."""
     bounding = parts_of(config)
-    measured_parts = bounding | (_SEVERAL if config.learner.num_learners > 1 else {})
+    measured_parts = bounding | beside_parts_of(config)
     rounds = [{name: _alone(part, config, _PART_SECONDS) for name, part in measured_parts.items()}]
     report("parts measured once; now the whole")
     result = _whole(config)
@@ -170,6 +179,9 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
 def _learning(result: dict) -> str:
     """Returns a line on the learner of a program whose data is all replayed."""
     line = f"{'updates':10} {result['updates']:10,.1f} updates/s in the whole"
+    if direct := result.get("direct_updates"):
+        share = 100 * result["updates"] / direct
+        line += f", {share:.0f} % of the {direct:,.1f} of a learner that draws from its own memory"
     if "priority_seconds" in result:
         line += (f"; new priorities are in the table after {1e3 * result['priority_seconds']:.1f} ms, and handing them "
                  f"over takes {100 * result['learner_priority_fraction']:.2f} % of the learner's time")  # fmt: skip

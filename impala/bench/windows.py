@@ -1,6 +1,7 @@
-"""Windows into a replay table and out of it, alone."""
+"""Windows into a replay table and out of it, alone; and a learner that needs no table."""
 
 import itertools
+import os
 
 from impala import config as config_lib
 
@@ -47,6 +48,40 @@ def sampling_rate(config: config_lib.Config, seconds: float) -> float:
         return rate(draw, seconds)
     finally:
         feeder.stop()
+
+
+def direct_rate(config: config_lib.Config, seconds: float) -> float:
+    """Updates/s of a learner that draws from windows in its own memory and sets their priorities there; all cores."""
+    import numpy as np
+
+    from impala import agents
+    from impala.bench.parts import rate
+    from impala.launching import processes
+    from impala.replay.memory import MemoryWindows
+    from impala.replay.windows import lengths, to_tensors
+
+    processes.set_tensorflow_threads(len(os.sched_getaffinity(0)), config.learner.num_parallel_operations)
+    (spec, n, steps), agent = _played(config), agents.of(config)
+    priority_exponent, importance_exponent = _exponents(config)
+    # Only what was played once: a draw by priority takes time in proportion to the size, which Reverb's does not.
+    memory = MemoryWindows(
+        _NUM_STEPS * n, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
+        priority_exponent=priority_exponent or 0.0,
+    )  # fmt: skip
+    for rows, ends in steps:
+        memory.write(rows)
+        for end in ends:
+            memory.end_windows(*end)
+    learner, random = agent.make_learner(config, agent.make_network(config, spec)), np.random.default_rng(0)
+
+    def update():
+        drawn = memory.sample(config.learner.batch_size, random)
+        result = learner.update(to_tensors(drawn, importance_exponent=importance_exponent), 1e-5)
+        if importance_exponent is not None:
+            memory.update(drawn["key"], result.chunks["priority"])
+        return 1
+
+    return rate(update, seconds)
 
 
 def _exponents(config: config_lib.Config) -> tuple[float | None, float | None]:

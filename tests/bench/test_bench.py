@@ -83,6 +83,19 @@ def test_every_program_has_its_parts():
 R2D2 = config_lib.load("configs/r2d2_memory_chain.yaml")
 
 
+@pytest.mark.parametrize("config", [config_lib.load("configs/apex_catch.yaml"), DQN, R2D2], ids=["apex", "dqn", "r2d2"])
+def test_a_learner_that_draws_from_its_own_memory(alone, config):
+    (name, part), = bench.beside_parts_of(config).items()
+    assert name == "direct_updates" and alone(part, config, 0.3) > 1
+
+
+def test_several_learners_are_measured_and_a_parameter_server_has_no_learner_of_its_own():
+    shared = config_lib.load("configs/gorila_catch.yaml", {"replay.shared": True})
+    assert not bench.beside_parts_of(CATCH) and not bench.beside_parts_of(shared)
+    two = config_lib.load("configs/apex_catch.yaml", {"learner.num_learners": 2})
+    assert list(bench.beside_parts_of(two)) == ["learners", "direct_updates"]
+
+
 @pytest.mark.parametrize("name, keys, exponent, is_weighed", [
     ("apex_catch", {}, 0.6, True), ("dqn_catch", {}, None, False),
     ("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True), ("r2d2_catch", {}, 0.9, True),
@@ -218,7 +231,9 @@ def test_updates_a_second_and_what_priorities_cost_the_learner():
         "over takes 2.00 % of the learner's time"
     )
     assert whole.learning(rows, gorila) == whole.learning(rows, DQN) == dict(updates=20.0), "drawn uniformly"
-    assert bench._learning(dict(updates=20.0)) == "updates          20.0 updates/s in the whole"
+    assert bench._learning(dict(updates=20.0, direct_updates=80.0)) == (
+        "updates          20.0 updates/s in the whole, 25 % of the 80.0 of a learner that draws from its own memory"
+    )
     assert whole.learning(rows, CATCH) == {}
 
 
