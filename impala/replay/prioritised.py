@@ -67,8 +67,9 @@ class PrioritisedWindows(Windows):
 class PriorityWriter:
     """Writes priorities back to a table in a thread of its own, up to 5,000 in one request.
 
-    A priority for a window that the table no longer holds is ignored by Reverb, which does not tell how many were. One
-    that is not a finite number above 0 is counted and not sent: a table does not survive a negative one.
+    A priority for a window that the table no longer holds is ignored by Reverb, which does not tell how many were (why
+    that cannot be counted here either: docs/architectures/apex.md). One that is not a finite number above 0 is counted
+    and not sent: a table does not survive a negative one.
 
     Args:
       client: a `reverb.Client`.

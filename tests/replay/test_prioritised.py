@@ -29,27 +29,32 @@ def served():
         server = reverb.Server([table])
         servers.append(server)
         client = server.localhost_client()
-        sink = TableWindows(
-            client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=lambda: False, max_pending=0
-        )
-        left = iter(of_windows)
-        writer = WindowWriter(
-            SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
-        )
-        for t in range(len(of_windows) + 2):
-            no, discount = np.zeros(1, bool), np.ones(1, np.float32)
-            if discounts is not None and 0 < t <= len(discounts):
-                discount[0] = discounts[t - 1]
-            step = Step(np.array([[t]], np.float32), np.zeros(1, np.float32), discount, no, no)
-            if t == 0:
-                writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
-            else:
-                writer.append(Decision(np.zeros(1, np.int32), ()), step)
+        fill(client, of_windows, discounts=discounts)
         return server, client
 
     yield make
     for server in servers:
         server.stop()
+
+
+def fill(client, of_windows, *, first=0, discounts=None):
+    """Writes windows of these priorities, whose first observations are `first`, `first` + 1, …"""
+    sink = TableWindows(
+        client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=lambda: False, max_pending=0
+    )
+    left = iter(of_windows)
+    writer = WindowWriter(
+        SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
+    )
+    for t in range(len(of_windows) + 2):
+        no, discount = np.zeros(1, bool), np.ones(1, np.float32)
+        if discounts is not None and 0 < t <= len(discounts):
+            discount[0] = discounts[t - 1]
+        step = Step(np.array([[first + t]], np.float32), np.zeros(1, np.float32), discount, no, no)
+        if t == 0:
+            writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
+        else:
+            writer.append(Decision(np.zeros(1, np.int32), ()), step)
 
 
 def draws(server, count, batch_size=1_000):
@@ -101,6 +106,35 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     assert client.server_info()[tables.REPLAY].current_size == 10
     assert writer.num_unsound == 4 and 0 < writer.columns()["priority_seconds"] < 10
     assert writer.columns()["priority_seconds"] is None, "of a period without any"
+
+
+def test_priorities_of_windows_that_were_drawn_and_then_dropped_are_ignored(served):
+    server, client = served(np.ones(20), size=20)
+    seen, keys, _ = draws(server, 1_000)
+    key_of = dict(zip(seen.tolist(), keys.tolist()))
+    fill(client, np.ones(10), first=100)  # in place of the oldest ten
+    writer = prioritised.PriorityWriter(client)
+    writer.put(np.array([key_of[i] for i in range(20)], np.uint64), np.full(20, 50.0))
+    deadline = time.monotonic() + 30
+    while draws(server, 10, 10)[2].max() < 0.06:  # 1/20 before
+        assert time.monotonic() < deadline
+    seen, _, probability = draws(server, 10_000)
+    is_old = np.array([True] * 10 + [False] * 10)
+    expected = dict(zip([*range(10, 20), *range(100, 110)], probabilities(np.where(is_old, 50.0, 1.0), 0.6)))
+    np.testing.assert_allclose(probability, [expected[first] for first in seen.tolist()], rtol=1e-5)
+    assert {*seen.tolist()} == expected.keys() and client.server_info()[tables.REPLAY].current_size == 20
+
+
+def test_reverb_does_not_tell_which_priorities_came_too_late(served):
+    """If a version of it does, they can be counted: see docs/architectures/apex.md."""
+    server, client = served(np.ones(20), size=10)
+    before = client.server_info()[tables.REPLAY]
+    assert client.mutate_priorities(tables.REPLAY, updates={2**60 + 1: 5.0}) is None
+    after = client.server_info()[tables.REPLAY]
+    assert vars(after) | {"table_worker_time": None} == vars(before) | {"table_worker_time": None}
+    assert reverb.SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
+    keys = {int(first): int(key) for first, key in zip(*draws(server, 1_000)[:2])}
+    assert [keys[first] for first in sorted(keys)] != sorted(keys.values()), "keys are not in the order of insertion"
 
 
 def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
