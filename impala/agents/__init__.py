@@ -70,12 +70,17 @@ def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, c
 
 
 def exploration_columns(config: Config) -> list:
-    """Returns a list of one function, which returns a metrics column: the environments' mean exploration constant.
+    """Returns a list of one function, which returns metrics columns: how much environments explore.
 
+    They are the mean of the environments' exploration constants and, if these differ, the first, middle and last rung.
     Returns [] where environments have no exploration constants of their own.
     """
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):
         return []
-    column = {agent.EXPLORATION: float(agent.make_ladder(config).mean())}
-    return [lambda: column]
+    rungs, name = agent.make_ladder(config), agent.EXPLORATION
+    columns = {name: float(rungs.mean())}
+    if rungs[0] != rungs[-1]:
+        places = {"first": 0, "middle": len(rungs) // 2, "last": -1}
+        columns |= {f"{name}_{place}": float(rungs[index]) for place, index in places.items()}
+    return [lambda: columns]

@@ -244,6 +244,22 @@ def _exploration(row: dict[str, Any]) -> tuple[str, str]:
     return "ε", _number(row["exploration_epsilon"], 3)
 
 
+def _rungs(row: dict[str, Any]) -> tuple[str, str]:
+    """Returns the row about exploration: where environments have an ε each, also the ladder's ends and its middle."""
+    symbol, mean = _exploration(row)
+    rungs = [row.get(f"exploration_epsilon_{place}") for place in ("first", "middle", "last")]
+    if None in rungs:
+        return symbol, mean
+    return f"{symbol} mean/first/middle/last", " / ".join([mean, *(_number(rung, 4) for rung in rungs)])
+
+
+def _replay(row: dict[str, Any]) -> str:
+    """Returns how many transitions the replay table holds, and of how many."""
+    size, capacity = row.get("replay_size"), row.get("replay_capacity")
+    share = f" of {capacity:,} ({100 * size / capacity:.0f} %)" if size is not None and capacity else ""
+    return _count(row, "replay_size") + share
+
+
 def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Returns the rows of an agent of action values: those about returns and data, and those about its loss."""
     age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
@@ -253,12 +269,12 @@ def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[
         ("episodes", _count(row, "episodes")),
         ("silent units", row["silent_units"] or "–"),
         ("age of what is sampled mean/max", age),
-        ("transitions in replay", _count(row, "replay_size")),
+        ("transitions in replay", _replay(row)),
     ]
     of_loss = [
         ("|TD error|", _number(row["td_error"], 4)),
         ("value", _number(row["value"], 3)),
-        _exploration(row),
+        _rungs(row),
         ("gradient norm", _number(row["grad_norm"], 1)),
         ("samples per insert", _number(row.get("samples_per_insert"), 2)),
     ]

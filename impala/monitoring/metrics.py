@@ -23,7 +23,9 @@ LOSS_COLUMNS = (
     "explained_variance", "value_correction", "rejected_fraction", "policy_clipped_fraction", "grad_norm",
 )
 Q_COLUMNS = (
-    "td_error", "exploration_epsilon", "exploration_noise", "replay_size", "samples_per_insert", "evaluation_mean",
+    "td_error", "exploration_epsilon", "exploration_epsilon_first", "exploration_epsilon_middle",
+    "exploration_epsilon_last", "exploration_noise", "replay_size", "replay_capacity", "samples_per_insert",
+    "evaluation_mean",
     "priority_p50", "priority_p95", "priority_max", "priority_seconds", "learner_priority_fraction",
     "unsound_priorities", "inserted_windows", "played_steps",
 )  # fmt: skip

@@ -198,13 +198,17 @@ class Windows(sources.FedSource):
         return {f"unsound:{reason}": count for reason, count in self._checks.counts_by_reason().items()}
 
     def columns(self) -> dict[str, Any]:
-        """Returns how many transitions the table holds, and how many were drawn for each inserted after `min_size`."""
+        """Returns how many transitions the table holds, of how many, and how many were drawn for each that came.
+
+        Those that came before there were `min_size` do not count.
+        """
         if (info := self._info()) is None:
             return {}
         limiter, share = info.rate_limiter_info, self._share
         num_inserted = share.num_fresh * (limiter.insert_stats.completed - share.min_size)
         ratio = share.num_trained * limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
-        return dict(replay_size=share.num_fresh * info.current_size, samples_per_insert=ratio)
+        sizes = dict(replay_size=share.num_fresh * info.current_size, replay_capacity=share.num_fresh * share.size)
+        return sizes | dict(samples_per_insert=ratio)
 
     def num_inserted(self) -> int | None:
         """Returns how many windows were put into the table since it was started; None if it does not answer."""

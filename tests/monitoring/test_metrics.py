@@ -268,6 +268,28 @@ def test_dashboard_in_a_terminal_and_without_one(tmp_path):
         assert word in drawn, word
 
 
+def test_the_dashboard_of_an_agent_that_replays(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(48, UPDATE | dict(td_error=0.25), chunks(7, 17, replayed=(1, 1)))
+    row = monitor.write_row(scheduled=dict(learning_rate=1e-3), queue_fill=None, counts=dict(
+        skipped_updates=0, replay_size=30_000, replay_capacity=40_000, samples_per_insert=4.02, priority_p50=0.125,
+        priority_p95=0.5, priority_max=2.25, exploration_epsilon=0.0926, exploration_epsilon_first=0.4,
+        exploration_epsilon_middle=0.0131, exploration_epsilon_last=0.4**8,
+    ))  # fmt: skip
+    live = Console(file=open(tmp_path / "live", "w+"), force_terminal=True, width=140, height=40)
+    with dashboard.Dashboard("run", total_frames=10_000, console=live) as screen:
+        screen.update(row)
+    live.file.seek(0)
+    drawn = live.file.read()
+    for word in ("30,000 of 40,000 (75 %)", "age of what is sampled mean/max", "35 / 40 updates", "samples per insert", "4.02",
+                 "priority p50/p95/max", "0.125 / 0.500 / 2.250", "ε mean/first/middle/last", "0.093 / 0.4000 / 0.0131 / 0.0007"):  # fmt: skip
+        assert word in drawn, word
+    of_values, of_loss = dashboard._of_action_values(row | dict(replay_capacity=None, exploration_epsilon_first=None))
+    assert ("transitions in replay", "30,000") in of_values and ("ε", "0.093") in of_loss
+    written = logs.read_csv(tmp_path / "metrics.csv")[0]
+    assert written["replay_capacity"] == "40000" and float(written["exploration_epsilon_middle"]) == 0.0131
+
+
 def test_the_line_says_how_old_what_is_learned_is():
     row = dict.fromkeys(metrics.COLUMNS) | dict(
         frames=5, frames_per_second=1.0, updates=3, episodes=2, return_mean=0.5, wall_seconds=1.0, verdict="balanced",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from impala import agents, lockstep
 from impala import config as config_lib
-from impala import lockstep
 from impala.agents import q_learning
 from tests.programs.running import interrupted_and_resumed, refused, rows, run
 
@@ -40,7 +40,10 @@ def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
     assert 0 < float(last["priority_seconds"]) < 0.5 and 0 < float(last["learner_priority_fraction"]) < 0.2
     assert 1e-6 <= float(last["priority_p50"]) <= float(last["priority_p95"]) <= float(last["priority_max"]) < 10
     assert float(last["replay_lag_mean"]) > 50 and not last["lag_mean"]
-    assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(0.4 ** (1 + 7 * np.arange(16) / 15)))
+    ladder = 0.4 ** (1 + 7 * np.arange(16) / 15)
+    assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(ladder))
+    rungs = [float(last[f"exploration_epsilon_{place}"]) for place in ("first", "middle", "last")]
+    assert rungs == pytest.approx([ladder[0], ladder[8], ladder[15]]) and last["replay_capacity"] == "100000"
 
 
 @pytest.mark.soak
@@ -172,6 +175,21 @@ def test_dpg_learns_pendulum(seed, tmp_path):
 def test_every_environment_of_all_actors_has_a_rung_of_its_own():
     config = config_lib.load("configs/apex_catch.yaml", {"actor.num_actors": 3, "actor.num_environments": 2})
     np.testing.assert_allclose(q_learning.make_ladder(config), 0.4 ** (1 + 7 * np.arange(6) / 5))
+
+
+def test_the_ends_and_the_middle_of_the_ladder_are_shown_where_they_differ():
+    def columns_of(name, **keys):
+        (columns,) = agents.exploration_columns(config_lib.load(f"configs/{name}.yaml", keys))
+        return columns()
+
+    few = {"actor.num_actors": 3, "actor.num_environments": 1}
+    assert columns_of("apex_catch", **few) == pytest.approx({
+        "exploration_epsilon": (0.4 + 0.4**4.5 + 0.4**8) / 3, "exploration_epsilon_first": 0.4,
+        "exploration_epsilon_middle": 0.4**4.5, "exploration_epsilon_last": 0.4**8,
+    })  # fmt: skip
+    assert columns_of("apex_catch", **few | {"actor.num_actors": 1}) == {"exploration_epsilon": 0.4}
+    assert columns_of("apex_dpg_pendulum") == {"exploration_noise": 0.3}, "the same everywhere"
+    assert agents.exploration_columns(config_lib.load("configs/dqn_catch.yaml")) == []
 
 
 @pytest.mark.parametrize("arguments, expected", [
