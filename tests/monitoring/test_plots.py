@@ -58,6 +58,22 @@ def test_what_a_run_has_no_figures_of_is_not_drawn(tmp_path, drawn):
     assert list(drawn) == ["return, mean of 100 episodes"]
 
 
+def test_a_run_that_replays_shows_its_table_and_its_priorities(tmp_path, drawn):
+    columns = {"transitions in replay": "replay_size", "samples per insert": "samples_per_insert", "priority, median": "priority_p50",
+               "priority, 95th percentile": "priority_p95", "priority, largest": "priority_max"}  # fmt: skip
+    first = METRICS | {column: number for number, column in enumerate(columns.values(), 1)} | dict(frames=1e6)
+    write(tmp_path / "run" / "metrics.csv", [first, first | dict(frames=2e6, replay_size=7, priority_max="")])
+    plots.draw([tmp_path / "run"], tmp_path / "curves.png")
+    assert drawn["transitions in replay"] == [([1.0, 2.0], [1.0, 7.0])] and drawn["samples per insert"][0][1] == [2.0, 2.0]
+    assert drawn["priority, median"][0][1] == [3.0, 3.0] and drawn["priority, 95th percentile"][0][1] == [4.0, 4.0]
+    assert drawn["priority, largest"] == [([1.0], [5.0])]
+    uniform = METRICS | dict(frames=1e6, replay_size=7, samples_per_insert=4, **dict.fromkeys(list(columns.values())[2:], ""))
+    write(tmp_path / "dqn" / "metrics.csv", [uniform])
+    drawn.clear()
+    plots.draw([tmp_path / "dqn"], tmp_path / "curves.png")
+    assert {*columns} & {*drawn} == {"transitions in replay", "samples per insert"}
+
+
 def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
     write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
     write(tmp_path / "run" / "episodes.csv", [dict(frames=1, score=""), dict(frames=2, score=5.0)])
