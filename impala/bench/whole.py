@@ -57,7 +57,7 @@ def train_rate(config: config_lib.Config, folder: Path) -> dict[str, float]:
         train=steps, cpu_seconds_per_million_steps=1e6 * cores / steps,
         learner_wait=_mean(rows, "learner_wait_fraction"), actor_blocked=_mean(rows, "actor_blocked_fraction"),
         rss_mb=max(float(row["rss_mb"]) for row in rows),
-    ) | {lag: _mean(rows, lag)} | _answers(rows) | _gradients(rows, config, server_cores) | learning(rows, config)  # fmt: skip
+    ) | {lag: _mean(rows, lag)} | _answers(rows) | learning(rows, config) | _gradients(rows, config, server_cores)
 
 
 def _per_second(rows: list[dict[str, str]], column: str) -> float:
