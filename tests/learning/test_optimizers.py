@@ -75,6 +75,28 @@ def test_adam_against_a_transcription(beta1, epsilon):
         np.testing.assert_allclose(path[t - 1], expected, rtol=1e-5)
 
 
+def test_adagrad_golden_numbers():
+    """By hand, with s_0 = 0 and ε = 7 inside of the root: √(9 + 7) = 4, √(9 + 9 + 7) = 5, √(9 + 9 + 144 + 7) = 13."""
+    weights = tf.Variable(np.zeros(2, np.float32))
+    optimizer = optimizers.make("adagrad", [weights], epsilon=7.0)
+    path = run(optimizer, weights, np.array([[3.0, -3.0], [3.0, -3.0], [12.0, -12.0]], np.float32), 0.5)
+    expected = np.cumsum([-0.5 * 3 / 4, -0.5 * 3 / 5, -0.5 * 12 / 13])
+    np.testing.assert_allclose(path, np.stack([expected, -expected], axis=1), rtol=1e-6)
+    np.testing.assert_allclose(optimizer.get_slot(weights, "sum_of_squares"), [9 + 9 + 144] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 0.1, 4.0])
+def test_adagrad_against_a_transcription(epsilon):
+    """Duchi et al. 2011, the diagonal form: s ← s + g², w ← w − lr g / √(s + ε)."""
+    weights = ones()
+    path = run(optimizers.make("adagrad", [weights], epsilon=epsilon), weights, random_gradients(), 3e-2)
+    expected, total = np.ones((3, 2)), np.zeros((3, 2))
+    for step, gradient in enumerate(random_gradients().astype(np.float64)):
+        total += gradient**2
+        expected = expected - 3e-2 * gradient / np.sqrt(total + epsilon)
+        np.testing.assert_allclose(path[step], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
 def test_the_learning_rate_that_is_assigned_is_the_one_used(name):
     def first_step(learning_rate):
