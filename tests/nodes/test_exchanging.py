@@ -1,0 +1,80 @@
+"""What passes between a worker and the shards of a server: in how many parts a gradient goes changes no weight."""
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from impala import config as config_lib
+from impala.nodes import checking, exchanging, server_node, workers
+from impala.nodes.run import Run
+
+MAX_NORM = 0.5
+
+
+def config(num_shards):
+    return config_lib.load("configs/a3c_catch.yaml", {
+        "actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "target_return": None,
+        "learner.max_grad_norm": MAX_NORM, "server.num_shards": num_shards,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """Returns a function: a worker and a number of shards → its exchange with them, which hold its parameters."""
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+
+    def make(worker, num_shards):
+        made, run = config(num_shards), Run(tmp_path, os.getpid(), time.monotonic(), 0)
+        shards = exchanging.shards_of(made, [tuple(v.shape) for v in worker.variables], worker.facts, 0)
+        nodes = [server_node.ShardNode(made, checking.check(made), run, index) for index in range(num_shards)]
+        for node, shard in zip(nodes, shards):
+            node.begin(0, 0, [worker.variables[tensor].numpy() for tensor in shard.tensors], [])
+            facts = exchanging.Facts(*node._mine[:2], *worker.facts[2:])  # in one process layers get other names
+            node.join(0, tuple(facts))
+        return exchanging.Exchange(
+            [request_to(node) for node in nodes], shards, [0] * num_shards, frames_per_step=1, should_stop=lambda: False
+        )  # fmt: skip
+
+    return make
+
+
+def request_to(node):
+    def request(number, *sent):
+        answer = node.push((0, 0), number, *sent)
+        return SimpleNamespace(wait=lambda seconds: True, result=lambda: answer)
+
+    return request
+
+
+def test_weights_are_the_same_bit_for_bit_through_one_shard_and_through_three(connect):
+    """Every gradient is clipped, as a whole and by the worker: a shard that clipped its part would apply another one."""
+    made = config(1)
+    worker = workers.make(made, checking.check(made), 0)
+    first, batches, weights, norms = [v.numpy() for v in worker.variables], [], {1: [], 3: []}, []
+    for num_shards in weights:
+        worker.assign(0, 0, first, np.zeros(0))
+        exchange = connect(worker, num_shards)
+        for number in range(20):
+            while len(batches) <= number:
+                worker.act()
+                batches += [batch] if (batch := worker.batch()) is not None else []
+            gradient = worker.differentiate(batches[number])
+            norms.append(gradient.metrics[worker.metrics.index("grad_norm")])
+            assert np.sqrt(sum(np.square(g).sum() for g in gradient.arrays)) == pytest.approx(MAX_NORM, rel=1e-5)
+            answer = exchange(gradient, worker.num_transitions(gradient), worker.increments())
+            assert (answer.verdict, answer.version, exchange.versions) == (0, number + 1, [number + 1] * num_shards)
+            worker.assign(answer.version, answer.frames, answer.arrays, answer.statistics)
+            weights[num_shards].append(answer.arrays)
+    worker.close()
+    assert min(norms) > 1.2 * MAX_NORM, "all of them were clipped"
+    for of_one, of_three in zip(weights[1], weights[3], strict=True):
+        for one, three in zip(of_one, of_three, strict=True):
+            np.testing.assert_array_equal(one, three)
+    assert min(np.abs(last - array).max() for array, last in zip(first, weights[1][-1])) > 0.001, "all weights moved"
