@@ -94,6 +94,33 @@ def test_a_repetition_is_not_applied_twice_and_workers_and_lives_are_told_apart(
     assert [server.counts[v] for v in Verdict] == [3, 0, 3, 0, 0, 0]
 
 
+def test_every_gradient_is_counted_once_by_what_became_of_it_and_the_version_by_those_accepted():
+    """A gradient may be one update stale, and there are five updates."""
+    server, told = make(max_staleness=1), []
+    server.is_done = lambda: server.version >= 5
+    script = [
+        # worker, life, number, updates that it is stale, what is wrong with it → what becomes of it
+        (0, 0, 1, 0, {}, "ACCEPTED"), (0, 0, 1, 1, {}, "REPEATED"), (1, 0, 1, 1, {}, "ACCEPTED"), (2, 0, 1, 2, {}, "STALE"),
+        (2, 0, 2, 0, {"is_finite": False}, "NONFINITE"), (2, 0, 3, 0, {"is_outlier": True}, "OUTLIER"),
+        (2, 0, 4, 2, {"is_finite": False}, "NONFINITE"), (2, 0, 5, 2, {"is_outlier": True}, "OUTLIER"),
+        (0, 0, 1, 2, {"is_finite": False}, "REPEATED"), (2, 0, 6, 0, {}, "ACCEPTED"), (2, 0, 5, 0, {}, "REPEATED"),
+        (1, 0, 2, 0, {"increments": np.array([np.nan])}, "NONFINITE"), (0, 0, 2, 3, {}, "STALE"), (0, 1, 1, 0, {}, "ACCEPTED"),
+        (0, 0, 3, 0, {}, "REPEATED"), (1, 0, 3, 1, {}, "ACCEPTED"), (2, 0, 7, 0, {}, "ENDED"), (2, 0, 7, 9, {"is_outlier": True}, "ENDED"),
+    ]  # fmt: skip
+    for worker, life, number, stale, more, expected in script:
+        before = server.read()
+        one = Push(worker, life, number, server.version - stale, parameters(number), 20, **more)
+        assert server.push(one, told.append).name == expected, (worker, life, number)
+        after = server.read()
+        is_applied = expected == "ACCEPTED"
+        assert (after[0] - before[0], after[1] - before[1]) == (is_applied, 20 * is_applied)
+        assert [bool((a != b).any()) for a, b in zip(after[2], before[2])] == 4 * [is_applied]
+    counts = {verdict.name: count for verdict, count in server.counts.items()}
+    assert counts == dict(ACCEPTED=5, STALE=2, REPEATED=4, NONFINITE=3, ENDED=2, OUTLIER=2)
+    assert sum(counts.values()) == len(script) and server.version == counts["ACCEPTED"] == sum(server.staleness.values())
+    assert server.staleness == {0: 3, 1: 2} and told == [1, 2, 3, 4, 5] and server.frames == 100
+
+
 @pytest.mark.parametrize("how", ["gradient", "loss"])
 def test_what_is_not_finite_changes_nothing(how):
     server, gradients = make(name="adam"), parameters(5)
