@@ -8,6 +8,7 @@ from impala import agents, lockstep
 from impala import config as config_lib
 from impala.agents import shared
 from impala.learning import checkpoints
+from impala.nodes import checking, workers
 from tests.programs.running import interrupted_and_resumed, rows, run
 
 DPPO = ["train", "--config", "configs/dppo_catch.yaml"]
@@ -94,6 +95,50 @@ def test_without_value_epochs_beta_is_adapted_by_the_next_iterations_first_gradi
     betas = [float(update.batch.beta) for _, update in zip(range(2 * n), training.updates())]
     assert betas == [1.0] * (n + 1) + [2.0] * (n - 1)
     training.close()
+
+
+CLIPPED = dict(loss__surrogate_clip=0.4, total_frames=1000, learner__learning_rate_schedule="linear", loss__entropy_cost=0.0, learner__max_grad_norm=1e6)
+
+
+@pytest.mark.parametrize("word, expected", [("linear", [0.4, 0.2, 0.0]), ("constant", [0.4, 0.4, 0.4])])
+def test_the_clip_falls_with_the_learning_rate_if_it_is_to(word, expected):
+    made = config(agent__clip_schedule=word, **CLIPPED)
+    schedules = agents.of(made).make_schedules(made)
+    assert [schedules(frames)["surrogate_clip"] for frames in (0, 500, 1000)] == pytest.approx(expected)
+    assert [schedules(frames)["learning_rate"] for frames in (0, 500, 1000)] == pytest.approx([1e-3, 5e-4, 0.0])
+
+
+def test_a_workers_gradient_is_of_the_clip_at_the_frames_of_its_parameters():
+    """All 48 transitions have A = 1; half of them are 1.3 times as likely as when they were played, half 1.05 times.
+
+    The first are beyond 1 + ε from 250 frames on and the others from 875 on: they have no gradient.
+    """
+    made = config(agent__clip_schedule="linear", **CLIPPED)
+    worker = workers.make(made, checking.check(made), 0)
+    arrays, state = [v.numpy() for v in worker.variables], worker._batches.newest
+    worker.assign(0, 0, arrays, state)
+    while (batch := worker.batch()) is None:
+        worker.act()
+    is_taken, now = tf.one_hot(batch.a_tm1, 3), tf.nn.softmax(worker.network(batch.observation, batch.is_first).logits)
+    taken_now = tf.reduce_sum(is_taken * now, axis=-1)
+    taken_then = taken_now / np.where(np.arange(48) % 2, np.float32(1.3), np.float32(1.05))
+    others_then = now * ((1 - taken_then) / (1 - taken_now))[..., None]
+    then = tf.math.log(tf.where(is_taken > 0, taken_then[..., None], others_then)).numpy()
+    ones = np.ones((1, 48), np.float32)
+    batch = batch._replace(logits_tm1=then, advantage_tm1=ones, valid_t=ones, trains=np.array([1, 0], np.float32))
+    norms = []
+    for frames, clip in ((0, 0.4), (500, 0.2), (900, 0.04), (1000, 0.0)):
+        worker.assign(0, frames, arrays, state)
+        with tf.GradientTape() as tape:
+            log_pi = tf.nn.log_softmax(worker.network(batch.observation, batch.is_first).logits)
+            ratio = tf.exp(tf.reduce_sum(is_taken * (log_pi - then), axis=-1))
+            loss = -tf.reduce_mean(tf.minimum(ratio, tf.clip_by_value(ratio, 1 - clip, 1 + clip)))
+        expected = tape.gradient(loss, worker.variables, unconnected_gradients="zero")
+        for one, other in zip(worker.differentiate(batch).arrays, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+        norms.append(float(tf.linalg.global_norm(expected)))
+    worker.close()
+    assert norms[0] > 1.2 * norms[1] > 0.1 and norms[2:] == [0.0, 0.0]
 
 
 class _Spy:
