@@ -1,14 +1,18 @@
 """DPPO in lockstep and through real processes: the barrier, what workers share; it resumes and learns; what it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala import agents, lockstep
+from impala import agents, distributions, lockstep, networks
 from impala import config as config_lib
 from impala.agents import shared
 from impala.learning import checkpoints
-from impala.nodes import checking, workers
+from impala.nodes import checking, workers, working
+from impala.replay import datasets
+from impala.types import zeros
 from tests.programs.running import interrupted_and_resumed, rows, run
 
 DPPO = ["train", "--config", "configs/dppo_catch.yaml"]
@@ -139,6 +143,67 @@ def test_a_workers_gradient_is_of_the_clip_at_the_frames_of_its_parameters():
         norms.append(float(tf.linalg.global_norm(expected)))
     worker.close()
     assert norms[0] > 1.2 * norms[1] > 0.1 and norms[2:] == [0.0, 0.0]
+
+
+PRESETS = {
+    "ppo_paper": dict(  # Schulman et al. 2017, table 5: α falls from 1 to 0 over 40 M frames
+        torso="shallow", num_epochs=3, clips=[0.1, 0.05, 0.0], normalises=False,
+        # c1 = 1 of (V − v)², which is 3² here, and c2 = 0.01 of the entropy.
+        loss=1.0 * 9.0 - 0.01 * np.log(6), loss_of_values_that_move=1.0 * 2.5**2 - 0.01 * np.log(6),
+    ),
+    "ppo_baselines": dict(  # openai/baselines, ppo2/defaults.py and model.py
+        torso="nature", num_epochs=4, clips=[0.1, 0.1, 0.1], normalises=True, epsilon=1e-5,
+        # vf_coef = 0.5 of ½ (V − v)²; values that moved by 0.5 count as if by 0.1.
+        loss=0.5 * 4.5 - 0.01 * np.log(6), loss_of_values_that_move=0.5 * 0.5 * 2.9**2 - 0.01 * np.log(6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_of_plain_ppo_are_what_was_published(name):
+    """What worker and server make of the files, not what stands in them; of 8 actors that play 128 steps."""
+    expected, made = PRESETS[name], config_lib.load(f"configs/{name}.yaml")
+    agent, spec, num_actors = agents.of(made), checking.check(made), made.actor.num_actors * made.actor.num_environments
+    chunk = zeros(agent.make_chunk_spec(made, spec))
+    assert (num_actors, made.learner.batch_size, len(chunk.r_t)) == (8, 8, 128)
+    assert working.rules_of(made).num_awaited == 1, "one worker"
+
+    # Minibatches of 32 × 8, of all transitions in each pass. With r = 1 and V = 2 throughout, δ = 1 + 0.99 · 2 − 2.
+    played = datasets.stack([chunk._replace(r_t=1.0 + chunk.r_t, discount_t=1.0 + chunk.discount_t, v_behaviour_tm1=2.0 + chunk.v_behaviour_tm1)] * 8)
+    network = lambda frames, is_first: networks.Outputs(tf.zeros([1, 8, 6]), tf.fill([1, 8], 2.0))  # noqa: E731
+    batches = list(shared.make_batches(made, network, spec, 0, 0)(played))
+    assert [batch.a_tm1.shape for batch in batches] == expected["num_epochs"] * 4 * [(1, 256)]
+    gae = [(1 + 0.99 * 2 - 2) * sum((0.99 * 0.95) ** k for k in range(1 + n)) for n in range(128)]
+    of_pass = np.concatenate([batch.target_tm1[0] for batch in batches[:4]])
+    np.testing.assert_allclose(np.sort(of_pass), np.repeat(2 + np.array(gae), 8), rtol=1e-5)
+    for batch in batches:
+        advantage = batch.target_tm1 - 2
+        if expected["normalises"]:
+            advantage = (advantage - advantage.mean()) / advantage.std()
+        np.testing.assert_allclose(batch.advantage_tm1, advantage, atol=1e-4)
+        assert batch.trains.tolist() == [1, 1]
+
+    schedules, frames = agent.make_schedules(made), (0, 20_000_000, 40_000_000)
+    assert [schedules(f)["learning_rate"] for f in frames] == pytest.approx([2.5e-4, 1.25e-4, 0.0])
+    assert [schedules(f)["surrogate_clip"] for f in frames] == pytest.approx(expected["clips"])
+    optimizer = shared.make_optimizer(made, [tf.Variable(1.0)])
+    assert type(optimizer) is tf.keras.optimizers.legacy.Adam and optimizer.beta_1 == 0.9 and optimizer.beta_2 == 0.999
+    if "epsilon" in expected:  # the paper says nothing of it
+        assert float(optimizer.epsilon) == pytest.approx(expected["epsilon"])
+    assert (made.network.torso, made.learner.max_grad_norm) == (expected["torso"], 0.5)
+
+    # A policy of six equal actions that has not moved, no advantages, and values that are 3 away from their targets.
+    loss = agent.make_loss(made, SimpleNamespace(distribution=distributions.of(spec.actions)))
+    still = batches[0]._replace(advantage_tm1=np.zeros((1, 256), np.float32), target_tm1=np.full((1, 256), 5.0, np.float32))
+    for value, number in ((2.0, expected["loss"]), (2.5, expected["loss_of_values_that_move"])):
+        total, _ = loss(networks.Outputs(tf.zeros([1, 256, 6]), tf.fill([1, 256], value)), still)
+        assert float(total) == pytest.approx(number, rel=1e-5)
+    # Of those that are twice as likely and better than expected, no more than 1 + 0.1 counts.
+    likely = still._replace(advantage_tm1=np.ones((1, 256), np.float32), target_tm1=np.full((1, 256), 2.0, np.float32), a_tm1=np.zeros((1, 256), np.int32))
+    logits = np.zeros((1, 256, 6), np.float32)
+    logits[..., 0] = np.log(2.5)  # 2.5 / (2.5 + 5) = 2/6
+    _, metrics = loss(networks.Outputs(tf.constant(logits), tf.fill([1, 256], 2.0)), likely)
+    assert float(metrics["policy_loss"]) == pytest.approx(-1.1, rel=1e-5)
 
 
 class _Spy:
