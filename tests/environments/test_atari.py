@@ -83,7 +83,7 @@ def test_game_over_ends_the_episode():
     np.testing.assert_array_equal(first, game["frame"][1:] < game["frame"][:-1])  # is_first where the emulator restarts
 
 
-@pytest.mark.parametrize("protocol", ["machado2018", "cleanba"])
+@pytest.mark.parametrize("protocol", ["machado2018", "cleanba", "r2d2"])
 def test_a_lost_life_is_nothing_where_the_protocol_says_so(protocol):
     game = fired(protocol)
     lost = lives_lost(game)
@@ -219,13 +219,14 @@ def test_episodes_start_where_the_emulator_restarts_in_a_game_with_a_death_scene
     np.testing.assert_array_equal(game["is_first"][1:], game["frame"][1:] < game["frame"][:-1])
 
 
-def test_rewards_are_the_games_own():
-    environment = atari.Atari("ms_pacman", num_environments=4)
+@pytest.mark.parametrize("protocol", ["paper2018", "r2d2"])
+def test_rewards_are_the_games_own(protocol):
+    environment = atari.Atari("ms_pacman", num_environments=2, protocol=protocol)
     random = np.random.default_rng(0)
     environment.reset(0)
     rewards = []
-    for _ in range(120):
-        environment.send(random.integers(environment.spec.actions.num_actions, size=4))
+    for _ in range(100):
+        environment.send(random.integers(environment.spec.actions.num_actions, size=2))
         rewards.append(environment.receive().reward)
     environment.close()
     rewards = np.unique(rewards)
@@ -270,7 +271,7 @@ def test_a_game_whose_last_step_costs_a_life_ends_there(protocol):
     assert met >= 2
 
 
-@pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("baselines", 4), ("machado2018", 18), ("cleanba", 18)])
+@pytest.mark.parametrize("protocol, num_actions", [("paper2018", 4), ("baselines", 4), ("machado2018", 18), ("cleanba", 18), ("r2d2", 18)])
 def test_the_action_set(protocol, num_actions):
     environment = atari.Atari("breakout", num_environments=1, protocol=protocol)
     assert environment.spec.actions.num_actions == num_actions
@@ -283,7 +284,8 @@ def test_the_action_set(protocol, num_actions):
 
 @pytest.mark.parametrize(
     "protocol, num_environments, most_noops, sticky",
-    [("paper2018", 12, 30, False), ("baselines", 12, 30, False), ("machado2018", 12, 30, True), ("cleanba", 4, 1, True)],
+    [("paper2018", 12, 30, False), ("baselines", 12, 30, False), ("machado2018", 12, 30, True), ("cleanba", 4, 1, True),
+     ("r2d2", 8, 30, False)],
 )
 def test_no_ops_and_sticky_actions(protocol, num_environments, most_noops, sticky):
     """Games that began alike and are played alike stay alike, unless actions stick at random."""
