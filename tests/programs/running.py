@@ -100,13 +100,14 @@ def press_ctrl_c(process):
     os.killpg(process.pid, signal.SIGINT)
 
 
-def interrupted_and_resumed(folder, *arguments, first=()):
+def interrupted_and_resumed(folder, *arguments, first=(), meanwhile=lambda process: None):
     """Ends a run by Ctrl-C and goes on with it to its end; returns the first one's last row and the second, completed.
 
-    Arguments in `first` are for the first one alone.
+    Arguments in `first` are for the first one alone; `meanwhile` is called with it once it trains.
     """
     process = start(*arguments, "--run", folder, "--target-return", 2, *first)
     wait_until_it_trains(folder)
+    meanwhile(process)
     press_ctrl_c(process)
     errors = end_of(process)
     assert process.returncode == 0, errors
@@ -177,6 +178,20 @@ def _session(process):
         return os.getsid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
     except (ProcessLookupError, psutil.NoSuchProcess):
         return None
+
+
+def drawn_after_an_evaluation(process, folder, count=400):
+    """Draws from the run's replay table once something was evaluated; returns (actor, environment) of each window."""
+    import reverb
+
+    from impala.replay import tables
+    from impala.types import Origin
+
+    wait_for((folder / "evaluations.csv").exists, START_SECONDS, "an evaluation")
+    client = reverb.Client(table_address(process))
+    samples = client.sample(tables.REPLAY, count, emit_timesteps=False, unpack_as_table_signature=True)
+    origins = [Origin(*sample.data["origin"].tolist()) for sample in samples]
+    return [(origin.actor, origin.environment) for origin in origins]
 
 
 def table_address(process):

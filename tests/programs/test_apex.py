@@ -6,16 +6,24 @@ import pytest
 from impala import agents, lockstep
 from impala import config as config_lib
 from impala.agents import q_learning
-from tests.programs.running import interrupted_and_resumed, refused, rows, run
+from tests.programs.running import drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
 
 APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def drawn():
+    """(actor, environment) of what the first of these runs replays; filled by `runs`."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, drawn):
     """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
     folder = tmp_path_factory.mktemp("runs") / "apex"
-    return folder, *interrupted_and_resumed(folder, *APEX)
+    return folder, *interrupted_and_resumed(
+        folder, *APEX, meanwhile=lambda process: drawn.extend(drawn_after_an_evaluation(process, folder))
+    )
 
 
 def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
@@ -44,6 +52,11 @@ def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
     assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(ladder))
     rungs = [float(last[f"exploration_epsilon_{place}"]) for place in ("first", "middle", "last")]
     assert rungs == pytest.approx([ladder[0], ladder[8], ladder[15]]) and last["replay_capacity"] == "100000"
+
+
+def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(runs, drawn):
+    everyone = {(actor, environment) for actor in range(2) for environment in range(8)}
+    assert len(drawn) == 400 and set(drawn) == everyone
 
 
 @pytest.mark.soak
