@@ -1,13 +1,22 @@
 """DQN through real processes: it learns, is ended and resumed, keeps its samples per insert; and in lockstep."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
+import reverb
 
 from impala import config as config_lib
 from impala import lockstep
+from impala.acting.policies import Decision
+from impala.acting.windows import TableWindows, WindowWriter
 from impala.agents import q_learning
 from impala.learning import checkpoints
-from impala.types import ArraySpec, Discrete, EnvironmentSpec
+from impala.nodes import replaying
+from impala.replay.tables import REPLAY
+from impala.replay.windows import drawn, lengths
+from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
 from tests.programs.running import (
     END_SECONDS,
     START_SECONDS,
@@ -79,6 +88,53 @@ def test_samples_are_four_an_insert_but_for_a_few_batches(runs):
     num_inserted = int(last["replay_size"]) - 1_000  # since the replay was as large as the first update wants it
     num_drawn = float(last["samples_per_insert"]) * num_inserted
     assert num_inserted > 1_000 and num_drawn == pytest.approx(4 * num_inserted, abs=9 * 32), "2 % after 3,600 inserts"
+
+
+def test_the_table_of_dqn_gives_eight_samples_an_insert_within_two_percent():
+    """Both sides run as fast as the table lets them, and count for themselves what they put in and take out."""
+    spec = EnvironmentSpec("small", ArraySpec((2,), np.float32), Discrete(2))
+    config = config_lib.load("configs/dqn_catch.yaml", {"replay.samples_per_insert": 8, "replay.size": 4_000})
+    n, min_size, batch_size = 8, config.replay.min_size, config.learner.batch_size
+    server = reverb.Server(replaying.make_tables(config, spec), port=None)
+    columns = lengths(q_learning.make_chunk_spec(config, spec))
+    num_inserted, num_drawn, is_over = 0, 0, threading.Event()
+    sink = TableWindows(server.localhost_client(), REPLAY, n, lengths=columns, should_stop=is_over.is_set)
+
+    class Counted:
+        write = sink.write
+
+        def end_windows(self, is_window, priority):
+            nonlocal num_inserted
+            sink.end_windows(is_window, priority)
+            num_inserted += int(np.sum(is_window))
+
+    def draw():
+        nonlocal num_drawn
+        for arrays in drawn(f"localhost:{server.port}", REPLAY, batch_size=batch_size):
+            num_drawn += len(arrays["key"])
+            if is_over.is_set():
+                return
+
+    ones, never = np.ones(n, np.float32), np.zeros(n, bool)
+    step = Step(np.ones((n, 2), np.float32), ones, ones, never, never)
+    writer = WindowWriter(spec, n, length=config.agent.n_step, origin=Origin(0, 0, 0, 0, 0), sink=Counted())
+    writer.start(step.observation[None], step, np.zeros(n, np.int32), 0)
+    reader = threading.Thread(target=draw, daemon=True)
+    reader.start()
+    while num_inserted < min_size + 10_000:
+        writer.append(Decision(np.zeros(n, np.int32), ()), step)
+    sink._writer.flush(timeout_ms=60_000)
+    drawn_by_then, expected = num_drawn, 8 * (num_inserted - min_size)
+    assert drawn_by_then == pytest.approx(expected, rel=0.02), "the writer waits for the reader"
+    wait_for(lambda: num_drawn >= expected, 60, f"{expected} draws")
+    time.sleep(0.5)  # nothing is put in, so the reader must stop
+    assert num_drawn == pytest.approx(expected, rel=0.02), "the reader waits for the writer"
+    is_over.set()
+    while reader.is_alive():  # Reverb's call returns for nothing but another batch
+        writer.append(Decision(np.zeros(n, np.int32), ()), step)
+        time.sleep(0.01)
+    sink.close()
+    server.stop()
 
 
 def test_rows_tell_of_exploration_replay_and_errors_and_not_of_a_policy(runs):
