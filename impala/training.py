@@ -316,9 +316,9 @@ def _table_mb(config, spec) -> dict[str, float]:
         if table == "replay.queue_size" and config.learner.max_lag is not None:  # the queue's size follows from it
             of_table = "learner.max_lag"
         key = estimates.most_unusual(config, (of_table, "learner.unroll_length", "population.size"))
-        value = config_lib.flatten(config)[key]
+        value, what = config_lib.flatten(config)[key], "transitions" if config.replays_alone else "chunks"
         raise config_lib.ConfigError([
-            f"{key}={value}: chunks of {chunk_mb:.3f} MB may take {total_mb:,.0f} MB of "
+            f"{key}={value}: {what} of {chunk_mb:.3f} MB may take {total_mb:,.0f} MB of "
             f"{budget:,.0f}, 80 % of this machine's memory; expected at most {int(value * room_mb / mb)}"
         ])  # fmt: skip
     queue_mb, replay_mb = (size * chunk_mb for size in sizes.values())

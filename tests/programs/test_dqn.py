@@ -234,7 +234,8 @@ def test_exploration_falls_from_the_first_update_on(frames, expected):
 
 @pytest.mark.parametrize("arguments, expected", [
     (["--environment.name", "Pendulum-v1", "--network.torso", "mlp"], "agent.name: 'q_learning' values every action"),
-    (["--replay.size", "1000000000000"], "replay.size"),
+    (["--replay.size", "1_000_000_000"],
+     "replay.size=1000000000: transitions of 0.001 MB may take"),
     (["--replay.min-size", "200_000"], "replay.min_size=200000 > replay.size=100000"),
     (["--total-frames", "999"],
      "total_frames=999: the first update waits until 1000 were played, for replay.min_size=1000; expected more frames"),
