@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,19 @@ def call(function: Callable, **arguments) -> Any:
 
 
 def file_and_hash(word: str) -> str:
-    """Returns the file of `word`'s module and the start of its SHA-256, or "of no file" if there is none."""
+    """Returns the file of the module that holds what `word` names, and the start of its SHA-256; or "of no file".
+
+    What names a module of a package, as `package:module`, is in that module's file.
+    """
+    module_name, _, path = word.partition(":")
     try:
-        found = importlib.util.find_spec(word.partition(":")[0])
+        found = importlib.util.find_spec(module_name)
+        for name in path.split("."):
+            folders = found.submodule_search_locations  # None: no package
+            inner = folders and PathFinder.find_spec(f"{found.name}.{name}", folders)
+            if not inner:
+                break
+            found = inner
         path = Path(found.origin)
         return f"{path} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
     except Exception:  # no such module, a built-in one, or a parent package that cannot be imported

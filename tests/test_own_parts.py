@@ -165,6 +165,9 @@ def test_file_and_hash(folder):
     assert before.startswith(f"{path} sha256:")
     path.write_text(AGENT + "\n")
     assert own.file_and_hash("my_parts.agent:x") != before
+    assert own.file_and_hash("my_parts:agent") == own.file_and_hash("my_parts.agent:make_network")
+    assert own.file_and_hash("my_parts:all.Guess") == own.file_and_hash("my_parts.all:Guess") != "of no file"
+    assert own.file_and_hash("my_parts:nothing").startswith(f"{folder}/my_parts/__init__.py sha256:")
     path.write_text(AGENT)
     assert own.file_and_hash("my_parts.agent:x") == before
     assert own.file_and_hash("nowhere.at_all:x") == own.file_and_hash("sys:x") == "of no file"
