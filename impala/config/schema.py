@@ -222,6 +222,11 @@ class Config(Model):
         return {key: word for key, word in words.items() if own.is_own(word)}
 
     @property
+    def own_correction_is_of(self) -> str | None:
+        """Whether a correction of the user's own gets "values" or "action values"; None: its own agent says what."""
+        return OWN_CORRECTIONS.get(self.agent.name)
+
+    @property
     def own_words(self) -> list[tuple[str, str]]:
         """All that names a module of the user's, environments as well as `own_parts`: (key, `package.module:name`)."""
         tasks = [name for name in self.environment.tasks if ":" in name and not name.startswith(("atari:", "minatar:"))]

@@ -69,7 +69,9 @@ CORRECTIONS_OF = {  # by agent
     "r2d2": typing.get_args(QCorrection), "q_unrolls": typing.get_args(QCorrection), "dpg": ("n_step",),
     "ppo": typing.get_args(Surrogate),
 }  # fmt: skip
-OWN_CORRECTIONS = ("actor_critic", "q_learning", "r2d2", "q_unrolls")  # agents that also take one of the user's own
+OWN_CORRECTIONS = {  # agents that also take one of the user's own, and of what it is
+    "actor_critic": "values", "q_learning": "action values", "r2d2": "action values", "q_unrolls": "action values",
+}  # fmt: skip
 CorrectionOrOwn = Annotated[str, AfterValidator(_WordOrOwn(tuple(
     word for words in (Correction, QCorrection, Surrogate) for word in typing.get_args(words)
 )))]  # fmt: skip

@@ -106,7 +106,9 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
     def test(_):
         shape, num_actions = (3, 2), 4
-        if config.agent.name == "actor_critic":
+        if config.own_correction_is_of is None:
+            return None
+        if config.own_correction_is_of == "values":
             make, names, wanted = actor_critic.make_correction, "v_tm1 v_t r_t discount_t log_rho_tm1 mask_t", "Targets"
         else:
             make, wanted = q_learning.make_correction, "QTargets"
