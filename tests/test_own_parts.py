@@ -1,11 +1,14 @@
 """Parts of one's own, named `package.module:name`: they train in every program, and mistakes are a line each."""
 
 import contextlib
+import hashlib
+import importlib
 import io
 import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import gymnasium
 import numpy as np
@@ -13,8 +16,8 @@ import pytest
 import tensorflow as tf
 import yaml
 
+from impala import agents, lockstep, own
 from impala import config as config_lib
-from impala import lockstep, own
 from impala.config import ConfigError
 from impala.environments import gymnasium_environment
 from impala.lockstep import Lockstep
@@ -112,6 +115,23 @@ def make_schedules(config, total_frames=None):
     return lambda frames: dict(learning_rate=config.agent.rate, entropy_cost=0.01, epsilon=1e-5)
 """
 
+HALF_AGENT = """
+from impala.agents import actor_critic
+
+def check(config, spec):
+    pass
+
+class Checks:
+    locals().update(vars(actor_critic))
+    check = staticmethod(lambda config, spec: {}["rate"])
+"""
+AGENT_OF = {  # by program: the shipped agent that one's own is made of
+    "impala": "actor_critic", "seed": "actor_critic", "ga3c": "actor_critic", "a3c": "actor_critic", "dppo": "ppo",
+    "dqn": "q_learning", "apex": "q_learning", "gorila": "q_learning",
+}  # fmt: skip
+OF_AGENT = {"actor_critic": "my_parts.all:one_step", "q_learning": "my_parts.all:own_retrace", "ppo": "clip"}
+OPTIONAL = ("make_batches", "make_statistics", "use_statistics")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -121,7 +141,9 @@ def folder(tmp_path_factory):
     (folder / "my_parts" / "__init__.py").write_text("")
     (folder / "my_parts" / "all.py").write_text(textwrap.dedent(MODULE.replace('\\"', '"')))
     (folder / "my_parts" / "agent.py").write_text(AGENT)
-    (folder / "my_parts" / "half_agent.py").write_text("def check(config, spec):\n    pass\n")
+    for name in set(AGENT_OF.values()):
+        (folder / "my_parts" / f"{name}.py").write_text(f"from impala.agents.{name} import *\n")
+    (folder / "my_parts" / "half_agent.py").write_text(HALF_AGENT)
     (folder / "my_parts" / "broken.py").write_text("import numpy\n1 / 0\n")
     sys.path.append(str(folder))
     yield folder
@@ -131,6 +153,12 @@ def folder(tmp_path_factory):
 def catch(**overrides):
     data = {"environment": {"name": "catch"}, "network": {"torso": "mlp"}, "learner": {"batch_size": 8}}
     return config_lib.build(data, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def of_program(program, agent, **overrides):
+    """The program's configuration of Catch with an agent of one's own that has the shipped one's settings."""
+    data = config_lib.as_data(config_lib.load(f"configs/{program}_catch.yaml".replace("impala_", "")))
+    return config_lib.build(data, {"agent.name": agent} | {key.replace("__", "."): value for key, value in overrides.items()})
 
 
 # --- the words
@@ -176,11 +204,12 @@ def test_file_and_hash(folder):
 # --- training
 
 
-def test_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(folder, tmp_path):
+def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(folder, tmp_path):
     """One of each at once, in the current folder of the command, as a user has them; `versions.txt` names the file."""
     data = {
         "environment": {"name": "my_parts.all:Guess"}, "network": {"torso": "my_parts.all:Split"},
-        "loss": {"correction": "my_parts.all:one_step", "clip_rho": 2.0}, "learner": {"batch_size": 8, "learning_rate": 3e-3},
+        "loss": {"correction": "my_parts.all:one_step", "clip_rho": 2.0}, "learner": {"batch_size": 8},
+        "agent": {"name": "my_parts:agent", "rate": 3e-3},
         "actor": {"num_environments": 16, "num_environment_threads": 1}, "total_frames": 400_000, "target_return": 0.9,
     }  # fmt: skip
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(data))
@@ -192,13 +221,42 @@ def test_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(fol
     file = f"{folder}/my_parts/all.py sha256:"
     for key, name in (("environment.name", "Guess"), ("network.torso", "Split"), ("loss.correction", "one_step")):
         assert f"{key} my_parts.all:{name} {file}" in versions
+    assert f"agent.name my_parts:agent {folder}/my_parts/agent.py sha256:" in versions
 
 
-@pytest.mark.parametrize("program", ["seed", "ga3c"])
-def test_they_train_in_the_other_programs(folder, program):
-    config = catch(program=program, network__torso="my_parts.all:Boards", loss__correction="my_parts.all:one_step")
-    update = next(Lockstep(config).updates(5_000))
-    assert np.isfinite(update.metrics["loss"]) and update.batch.observation.shape[1] == 8
+@pytest.mark.parametrize("program", AGENT_OF)
+def test_they_train_in_every_program_by_an_agent_with_no_more_than_is_asked_for(folder, program, monkeypatch):
+    name = AGENT_OF[program]
+    config = of_program(
+        program, "my_parts:chosen", environment__name="my_parts.all:pairs", network__torso="my_parts.all:Boards",
+        loss__correction=OF_AGENT[name], actor__num_actors=1, **{"replay__min_size": 64} if name == "q_learning" else {},
+    )  # fmt: skip
+    shipped = importlib.import_module(f"impala.agents.{name}")
+    optional = {member: getattr(shipped, member) for member in OPTIONAL if hasattr(shipped, member)}
+    chosen = types.SimpleNamespace(**{member: getattr(shipped, member) for member in agents.members(config)}, **optional)
+    monkeypatch.setattr("my_parts.chosen", chosen, raising=False)
+    monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+    checking.check(config)
+    training = lockstep.of(config)
+    before = [v.numpy() for v in training.network.trainable_variables]
+    update = next(training.updates(10**6))
+    weights = training.weights().arrays if config.has_parameter_server else [v.numpy() for v in training.network.trainable_variables]
+    training.close()
+    assert np.isfinite(update.metrics["loss"]) and any((a != b).any() for a, b in zip(weights, before, strict=True))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", AGENT_OF)
+def test_an_agent_of_ones_own_trains_in_the_processes_of_every_program(folder, tmp_path, program):
+    name = AGENT_OF[program]
+    config = of_program(program, f"my_parts:{name}", total_frames=20_000, target_return=None)
+    (tmp_path / "own.yaml").write_text(config_lib.dump(config))
+    result = running.run("train", "--config", tmp_path / "own.yaml", "--run", tmp_path / "run", cwd=folder, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert int(read_csv(tmp_path / "run" / "metrics.csv")[-1]["updates"]) > 0
+    file = (folder / "my_parts" / f"{name}.py")
+    hashed = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    assert f"agent.name my_parts:{name} {file} sha256:{hashed}\n" in (tmp_path / "run" / "versions.txt").read_text()
 
 
 @pytest.mark.parametrize("word, keys", [
@@ -264,6 +322,7 @@ def tried_out_here(command, *, input, capture_output):
     (dict(program="dqn", loss__correction="my_parts.all:one_step"), "fails when it is tried out: TypeError"),
     (dict(program="dqn", loss__correction="my_parts.all:of_every_action"), "returns target_tm1 of shape (3, 2, 4) for [T, B] = (3, 2)"),
     (dict(agent__name="my_parts:half_agent"), "agent.name: 'my_parts:half_agent' has no make_network, make_behaviour"),
+    (dict(agent__name="my_parts.half_agent:Checks"), "agent.name: 'my_parts.half_agent:Checks' fails when it is tried out: KeyError: 'rate'"),
     (dict(agent__name="my_parts:nothing"), "agent.name: 'my_parts:nothing' cannot be imported"),
     (dict(agent__name="my_parts:agent"), "AttributeError: 'OwnAgentConfig' object has no attribute 'rate'"),
     (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
@@ -278,6 +337,50 @@ def test_mistakes_are_one_line(folder, overrides, says, monkeypatch):
         checking.check(catch(**overrides))
     (line,) = caught.value.lines
     assert says in line and "\n" not in line
+
+
+@pytest.mark.parametrize("program", AGENT_OF)
+def test_what_a_program_asks_for_and_an_agent_lacks_is_one_line(folder, program, monkeypatch, capsys, tmp_path):
+    config = of_program(program, "my_parts:chosen")
+    everything = {**vars(importlib.import_module(f"impala.agents.{AGENT_OF[program]}"))}
+    for member in agents.members(config):
+        chosen = types.SimpleNamespace(**{name: value for name, value in everything.items() if name != member})
+        monkeypatch.setattr("my_parts.chosen", chosen, raising=False)
+        with pytest.raises(ConfigError) as caught:
+            checking.check(config)
+        (line,) = caught.value.lines
+        assert line.startswith(f"agent.name: 'my_parts:chosen' has no {member}; expected all of check, make_network")
+        assert line.endswith(f"with program={program}")
+    (tmp_path / "own.yaml").write_text(config_lib.dump(config))  # and by the command, of the last one
+    assert running.refused(capsys, "train", "--config", tmp_path / "own.yaml", "--run", tmp_path / "run") == [line]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("program, setting", [("dqn", "n_step"), ("apex", "n_step"), ("gorila", "target_period")])
+@pytest.mark.parametrize("value", [None, 0, "one"])
+def test_settings_that_a_program_reads_are_asked_for(folder, program, setting, value):
+    data = config_lib.as_data(of_program(program, "my_parts:q_learning"))
+    data["agent"] |= {setting: value}
+    with pytest.raises(ConfigError) as caught:
+        checking.check(config_lib.build(data))
+    (line,) = caught.value.lines
+    assert line == f"agent.{setting}={value}: 'my_parts:q_learning' is asked for it with program={program}; expected 1 or more"
+
+
+def test_how_much_an_agent_explores_is_shown_in_a_column_that_there_is(folder, monkeypatch):
+    own_column = vars(importlib.import_module("impala.agents.q_learning")) | {"EXPLORATION": "how_much"}
+    monkeypatch.setattr("my_parts.chosen", types.SimpleNamespace(**own_column), raising=False)
+    monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+    with pytest.raises(ConfigError, match="'my_parts:chosen' has EXPLORATION 'how_much'; expected a column of metrics.csv"):
+        checking.check(of_program("dqn", "my_parts:chosen"))
+
+
+def test_every_shipped_agent_has_what_its_programs_ask_for():
+    for program, names in config_lib.uses.AGENTS.items():
+        for name in names:
+            config = config_lib.build({"program": program, "environment": {"name": "x"}, "agent": {"name": name}})
+            assert not [member for member in agents.members(config) if not hasattr(agents.of(config), member)]
+            assert all(getattr(config.agent, setting) >= 1 for setting in agents.settings(config)), (program, name)
 
 
 def test_the_command_refuses_before_anything_starts(folder, tmp_path):

@@ -31,6 +31,8 @@ and may have, if an iteration's unrolls make several batches, or workers share m
     make_statistics(config, spec)                       `learning.statistics.Statistics`
     use_statistics(network, statistics, state)          gives the network those that it uses
 
+`members` returns which of all these the configured program asks for, `settings` which settings of the agent it reads.
+
 To add one, write a module with these, name it in `config.uses.AGENTS` and give it a section in `config.sections`. Or
 keep it in a package of your own, as a module, class instance or namespace: `agent.name: package.module:name`.
 """
@@ -51,6 +53,25 @@ def of(config: Config) -> Any:
     """Returns the configured agent."""
     name = config.agent.name
     return own.load(name) if own.is_own(name) else importlib.import_module(f"impala.agents.{name}")
+
+
+def members(config: Config) -> tuple[str, ...]:
+    """Returns the names of what the configured program asks its agent for."""
+    found = MEMBERS + (("make_differentiator",) if config.has_parameter_server else ())
+    if not config.replays_alone:
+        return found
+    if not config.has_use_for("replay.priority_exponent"):
+        return (*found, "make_exploration", "EXPLORATION")
+    writes = "make_writer" if config.has_central_inference else "make_prioritise"
+    return (*found, "make_ladder", writes, "EXPLORATION")
+
+
+def settings(config: Config) -> tuple[str, ...]:
+    """Returns the names of those settings of the agent that the configured program reads; whole numbers above 0."""
+    if not config.replays_alone:
+        return ()
+    length = "period" if config.has_central_inference else "n_step"
+    return (length, "target_period") if config.has_parameter_server else (length,)
 
 
 def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, count: int | None = None):

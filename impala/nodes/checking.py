@@ -26,8 +26,9 @@ def check(config: Config) -> EnvironmentSpec:
         specs.append(_try_environment(config, index))
     _check_alike(specs)
     if own.is_own(config.agent.name):
-        own_parts.check_agent(config.agent.name)
-    agents.of(config).check(config, specs[0])
+        own_parts.check_agent(config, specs[0])
+    else:
+        agents.of(config).check(config, specs[0])
     _check_length(config, specs[0])
     if config.own_parts:
         own_parts.try_out(config, specs[0])

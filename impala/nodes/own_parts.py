@@ -12,21 +12,37 @@ from collections.abc import Callable
 
 from impala import agents, own
 from impala.config import Config, ConfigError
+from impala.monitoring import metrics
 from impala.types import EnvironmentSpec
 
 _ANSWER = "own parts: "  # begins our line on stdout, where the parts may print, too
 
 
-def check_agent(word: str) -> None:
-    """Raises ConfigError if an agent of the user's own cannot be imported, or lacks one of `agents.MEMBERS`."""
+def check_agent(config: Config, spec: EnvironmentSpec) -> None:
+    """Checks an agent of the user's own: that it has what the program asks for, and accepts the configuration.
+
+    Raises:
+      ConfigError: it cannot be imported, lacks one of `agents.members` or `agents.settings`, or its `check` fails.
+    """
+    word, program = config.agent.name, f"with program={config.program}"
     try:
         agent = own.load(word)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError([f"agent.name: {word!r} cannot be imported: {told(error)}"]) from None
-    missing = [name for name in agents.MEMBERS if not hasattr(agent, name)]
-    if missing:
-        every = ", ".join(agents.MEMBERS)
-        raise ConfigError([f"agent.name: {word!r} has no {', '.join(missing)}; expected all of {every}"])
+    every = agents.members(config)
+    if missing := [name for name in every if not hasattr(agent, name)]:
+        expected = f"expected all of {', '.join(every)} {program}"
+        raise ConfigError([f"agent.name: {word!r} has no {', '.join(missing)}; {expected}"])
+    for name in agents.settings(config):
+        value = getattr(config.agent, name, None)
+        if type(value) is not int or value < 1:
+            raise ConfigError([f"agent.{name}={value}: {word!r} is asked for it {program}; expected 1 or more"])
+    try:
+        agent.check(config, spec)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"agent.name: {word!r} fails when it is tried out: {told(error)}"]) from None
 
 
 def try_out(config: Config, spec: EnvironmentSpec) -> None:
@@ -130,11 +146,22 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
 
 def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
-    agent = own.load(word)
-    agent.make_chunk_spec(config, spec)
-    agent.make_behaviour(config, spec)
+    agent, asked = own.load(word), agents.members(config)
+    agent.make_chunk_spec(config, spec, **({"version_per_step": True} if config.has_central_inference else {}))
+    agent.make_behaviour(config, spec, greedy=False)
     agent.make_schedules(config)(0)
-    agent.make_learner(config, agent.make_network(config, spec))
+    network = agent.make_network(config, spec, on_cpu=True)
+    agent.make_learner(config, network, group=None)
+    if "make_differentiator" in asked:
+        agent.make_differentiator(config, network)
+    if "make_exploration" in asked:
+        amount = agent.make_exploration(config, spec)(0)
+        agent.make_behaviour(config, spec, explore=lambda: amount)
+    if "make_ladder" in asked:
+        agents.behaviour_of_lane(config, spec, 0, 1)
+        agent.make_prioritise(config, network)
+    if "EXPLORATION" in asked and agent.EXPLORATION not in metrics.COLUMNS:
+        return f"has EXPLORATION {agent.EXPLORATION!r}; expected a column of metrics.csv, such as exploration_epsilon"
     return None
 
 

@@ -38,7 +38,8 @@ class SoloNode(WithLearner):
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
         learning.jobs += [PeriodicJob(0.0, self._keep_acting), PeriodicJob(1.0, self._report)]
         count_frames(learning, "played_steps", lambda: self._num_steps)
-        learning.columns.append(lambda: dict(exploration_epsilon=self._epsilon()))
+        column = agents.of(config).EXPLORATION
+        learning.columns.append(lambda: {column: self._epsilon()})
         say_what_is_there(learning, info.current_size, config.replay.min_size)
 
     def _epsilon(self) -> float:
