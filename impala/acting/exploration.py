@@ -28,7 +28,7 @@ def epsilon_greedy(
 
     Args:
       epsilon: returns ε, in [0, 1], or one for each environment, [N]; called at every decision.
-      keeps_values: keep the value of the action taken, and that of the best.
+      keeps_values: keep every action's value, and the action taken.
       keeps_policy: keep the logarithm of every action's probability.
     """
     num_actions, of_actions = actions.num_actions, ArraySpec((actions.num_actions,), np.float32)
@@ -38,14 +38,14 @@ def epsilon_greedy(
         best, now = np.argmax(q, axis=-1).astype(np.int32), epsilon()
         is_random = random.random(len(best)) < now
         action = np.where(is_random, random.integers(num_actions, size=len(best), dtype=np.int32), best)
-        kept = [q[np.arange(len(q)), each] for each in ((action, best) if keeps_values else ())]
+        kept = [q, action] if keeps_values else []
         if keeps_policy:
             share = np.reshape(now, (-1, 1)) / num_actions
             probability = share + (1.0 - num_actions * share) * np.eye(num_actions)[best]
             kept.append(np.log(np.maximum(probability, SMALLEST_PROBABILITY)).astype(np.float32))
         return action, tuple(kept)
 
-    kept = dict.fromkeys(("q_taken_tm1", "q_best_tm1") if keeps_values else (), ArraySpec((), np.float32))
+    kept = {"q_tm1": of_actions, "action_tm1": actions.array} if keeps_values else {}
     return Behaviour(choose, (of_actions,), kept | ({"logits_tm1": of_actions} if keeps_policy else {}))
 
 

@@ -84,19 +84,52 @@ def make_ladder(config: Config, count: int | None = None):
 def make_prioritise(config: Config, network=None) -> Callable | None:
     """Returns what gives windows first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly.
 
-    They are errors of n-step returns, whatever the correction.
+    They are the errors that the learner would find if all its networks had the weights that acted.
     """
     from impala.losses import q_learning
+    from impala.networks.q_values import WindowStates
 
     loss, replay = config.loss, config.replay
     if not config.has_use_for("replay.priority_exponent") or not replay.priority_exponent:
         return None
+    if _is_corrected(config):
+        return prioritise_by(make_loss(config), lambda q: WindowStates(q_tm1=q[0], q=q, target_q=q))
 
     def prioritise(window):
         return q_learning.first_priorities(
-            window.r_t, window.discount_t, window.is_first, *window.kept[:2], discount=loss.discount,
+            window.r_t, window.discount_t, window.is_first, *taken_and_best(window), discount=loss.discount,
             reward_clipping=loss.reward_clipping,
         )  # fmt: skip
+
+    return prioritise
+
+
+def taken_and_best(window) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values [T+1, N] of the action taken and of the best one, from what a `windows.Played` has kept."""
+    q, action = window.kept[:2]
+    return np.take_along_axis(q, action[..., None], axis=-1)[..., 0], q.max(axis=-1)
+
+
+def prioritise_by(loss: Callable, outputs_of: Callable) -> Callable:
+    """Returns an `acting.windows.Prioritise` that asks the learner's `loss`, whose correction needs μ.
+
+    Args:
+      outputs_of: the action values that acted, [T+1, N, A] → the loss's outputs.
+    """
+    from impala.traces import Traced
+
+    def priority(q, columns):
+        batch = Chunk(**dict.fromkeys(Chunk._fields, ()) | columns)
+        return loss(outputs_of(q), batch)[1]["priority"]
+
+    compiled = Traced(priority)
+
+    def prioritise(window):
+        q, action, log_mu = window.kept
+        return compiled(q, dict(
+            a_tm1=action[:-1], logits_tm1=log_mu[:-1], r_t=window.r_t, discount_t=window.discount_t,
+            is_first=window.is_first, importance=np.ones(action.shape[1], np.float32),
+        )).numpy()  # fmt: skip
 
     return prioritise
 

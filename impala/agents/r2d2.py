@@ -53,15 +53,22 @@ def make_behaviour(
 
 
 def make_prioritise(config: Config, network=None) -> Callable | None:
-    """Returns what gives sequences first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly."""
-    from impala.losses import r2d2
+    """Returns what gives sequences first priorities, `acting.windows.Prioritise`; None if they are drawn uniformly.
 
+    They are those that the learner would find if both its networks had the weights that acted.
+    """
+    from impala.losses import r2d2
+    from impala.networks.q_sequences import Sequences
+
+    burn_in = config.agent.burn_in
     if not config.replay.priority_exponent:
         return None
-    burn_in, settings = config.agent.burn_in, _settings(config) | {"max_share": config.agent.priority_max_share}
+    if config.loss.correction != "n_step":
+        return q_learning.prioritise_by(make_loss(config), lambda q: Sequences(q[burn_in:], q[burn_in:]))
+    settings = _settings(config) | {"max_share": config.agent.priority_max_share}
 
     def prioritise(window):
-        columns = (window.r_t, window.discount_t, window.is_first, *window.kept[:2])
+        columns = (window.r_t, window.discount_t, window.is_first, *q_learning.taken_and_best(window))
         return r2d2.first_priorities(*(column[burn_in:] for column in columns), **settings)
 
     return prioritise

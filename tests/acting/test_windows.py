@@ -147,6 +147,18 @@ def test_epsilon_greedy():
         assert np.mean(action == 1) == pytest.approx(share, abs=0.01)
 
 
+def test_epsilon_greedy_keeps_what_first_priorities_need():
+    q = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]], np.float32)
+    behaviour = exploration.epsilon_greedy(Discrete(3), lambda: np.array([0.0, 1.0]), keeps_values=True, keeps_policy=True)
+    action, kept = behaviour.choose((q,), np.random.default_rng(0))
+    assert list(behaviour.kept) == ["q_tm1", "action_tm1", "logits_tm1"]
+    for spec, array in zip(behaviour.kept.values(), kept, strict=True):
+        assert array.shape[1:] == spec.shape and array.dtype == spec.dtype
+    np.testing.assert_array_equal(kept[0], q)
+    np.testing.assert_array_equal(kept[1], action)
+    np.testing.assert_allclose(np.exp(kept[2]), [[1e-6, 1, 1e-6], [1 / 3] * 3], rtol=1e-5)
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
 def test_a_priority_that_would_end_the_table_is_never_sent(wrong):
     table = windows.table(windows.window_spec(window_of(3)), 100, min_size=1, samples_per_insert=8, batch_size=4)

@@ -114,13 +114,18 @@ DPG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("agent", ["q_learning", "dpg"])
-def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent):
+RETRACE = {"loss.correction": "retrace", "agent.policy_epsilon": 0.2, "loss.lambda": 0.9}
+
+
+@pytest.mark.parametrize("agent, keys", [
+    ("q_learning", {}), ("dpg", {}), ("q_learning", RETRACE), ("q_learning", RETRACE | {"agent.double": False}),
+])  # fmt: skip
+def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent, keys):
     """And no target network of another age: before the first update there is only one network."""
     if agent == "dpg":
         training = lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG))
     else:
-        training = make_lockstep()
+        training = make_lockstep(**keys)
     before = {}
     replay = training.replay
     sample = replay.sample

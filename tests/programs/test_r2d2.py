@@ -122,9 +122,10 @@ def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_differ
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == is_same, overrides
 
 
-def test_first_priorities_are_the_learners_with_the_same_weights():
+@pytest.mark.parametrize("keys", [{}, {"loss.correction": "retrace", "agent.policy_epsilon": 0.2}])
+def test_first_priorities_are_the_learners_with_the_same_weights(keys):
     """Before the first update there is one network, and a sequence's core state is not too old."""
-    training, before = make_lockstep(), {}
+    training, before = make_lockstep(**keys), {}
     replay, sample = training.replay, training.replay.sample
 
     def spied(*arguments):
