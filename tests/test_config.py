@@ -195,6 +195,21 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(overrides, words)
     assert all(word in line for word in words)
 
 
+def test_n_steps_that_no_unroll_has_are_refused_where_the_correction_takes_them():
+    q_unrolls = {"agent.name": "q_unrolls", "loss.correction": "n_step", "agent.n_step": 6, "learner.unroll_length": 5}
+    assert line_of(with_(q_unrolls)) == (
+        "agent.n_step=6 > learner.unroll_length=5: no unroll has so many rewards; expected less"
+    )
+    assert with_(q_unrolls | {"agent.n_step": 5})() and with_(q_unrolls | {"loss.correction": "retrace"})()
+
+
+def test_burn_in_may_be_longer_than_what_is_trained_on_and_exponents_may_be_1():
+    r2d2 = config_lib.load("configs/r2d2_catch.yaml", {
+        "agent.burn_in": 99_984, "replay.priority_exponent": 1, "replay.importance_exponent": 1.0,
+    })  # fmt: skip
+    assert r2d2.agent.burn_in + r2d2.learner.unroll_length == r2d2.replay.size and r2d2.replay.priority_exponent == 1
+
+
 def test_what_fits_together_is_taken():
     assert with_({"learner.batch_size": 64, "replay.queue_size": 64})().steps_per_update == 64 * 20
     assert with_({"loss.clip_c": 2.0, "loss.correction": "none"})()  # no contraction is claimed

@@ -70,6 +70,9 @@ def test_shipped_configurations_set_no_key_in_vain(word):
     ("gorila_catch", {"population.parameters": ["entropy_cost", "learning_rate"], "population.size": 2},
      ["population.parameters: entropy_cost does not evolve with agent.name=q_learning"]),
     ("gorila_catch", {"population.size": 2}, []),
+    ("r2d2_catch", {"network.core": "none", "network.core_size": 256},
+     ["agent.burn_in=4 has no effect on training with network.core=none, which has nothing to bring up to date; 0 saves its time"]),
+    ("r2d2_catch", {"network.core": "none", "network.core_size": 256, "agent.burn_in": 0}, []),
     ("catch", {"agent.name": "my_module:mine", "loss.popart_step": 0.1}, []),
     ("seed_catch", {"learner.learning_rate_frames": 5_000, "learner.learning_rate_schedule": "constant"},
      ["learner.learning_rate_frames=5000 has no effect on training with "

@@ -6,6 +6,7 @@ from typing import Any
 from impala import own
 from impala.config import uses
 from impala.config.schema import Config
+from impala.config.sections import R2d2Config
 
 _TRACED = ("vtrace", "impact", "clear", "laser")  # the last three have V-trace's targets
 
@@ -88,8 +89,8 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
 def without_effect(config: Config) -> list[str]:
     """Returns a line for each likely mistake.
 
-    A key that is set and changes nothing in training; a parameter that cannot evolve; a learning rate that is 0 before
-    the end.
+    A key that is set and changes nothing in training; a parameter that cannot evolve; burn-in without a core, also that
+    of the default; a learning rate that is 0 before the end.
     """
     if own.is_own(config.agent.name):
         return []  # it may use any key
@@ -105,6 +106,11 @@ def without_effect(config: Config) -> list[str]:
         if others and not any(conditions[other](value) for other, value in others.items()):
             reasons = " and ".join(f"{other}={value}" for other, value in others.items())
             lines.append(f"{key}={leaf.value} has no effect on training with {reasons}")
+    if isinstance(config.agent, R2d2Config) and config.network.core == "none" and config.agent.burn_in:
+        lines.append(
+            f"agent.burn_in={config.agent.burn_in} has no effect on training with network.core=none, which has nothing "
+            "to bring up to date; 0 saves its time"
+        )
     learner = config.learner
     end = learner.learning_rate_frames or config.total_frames
     if learner.learning_rate_schedule != "constant" and end < config.total_frames:

@@ -27,6 +27,7 @@ from impala.config.sections import (
     PopulationConfig,
     Positive,
     PpoConfig,
+    QUnrollsConfig,
     R2d2Config,
     ReplayConfig,
     RestartsConfig,
@@ -171,6 +172,8 @@ class Config(Model):
             return self
         if self.program in ("seed", "ga3c"):
             self._check_central_inference()
+        if isinstance(self.agent, QUnrollsConfig) and self.loss.correction == "n_step":
+            self._check_n_step("unroll")
         if self.learner.num_learners > 1:
             self._check_several_learners()
         max_lag = self.learner.max_lag
@@ -321,10 +324,25 @@ class Config(Model):
         if not isinstance(agent, R2d2Config):
             return
         self._check_central_inference()
-        for name in ("period", "n_step"):
-            if (value := getattr(agent, name)) > unroll_length:
-                why = "some steps would never be learned" if name == "period" else "no sequence has so many rewards"
-                raise ValueError(f"agent.{name}={value} > learner.unroll_length={unroll_length}: {why}; expected less")
+        if agent.period > unroll_length:
+            raise ValueError(
+                f"agent.period={agent.period} > learner.unroll_length={unroll_length}: some steps would never be "
+                "learned; expected less"
+            )
+        self._check_n_step("sequence")
+        if agent.burn_in + unroll_length > self.replay.size:
+            raise ValueError(
+                f"agent.burn_in={agent.burn_in}: with learner.unroll_length={unroll_length} a sequence has more steps "
+                f"than replay.size={self.replay.size}; expected a shorter one, or a larger table"
+            )
+
+    def _check_n_step(self, what: str) -> None:
+        n_step, unroll_length = self.agent.n_step, self.learner.unroll_length
+        if n_step > unroll_length:
+            raise ValueError(
+                f"agent.n_step={n_step} > learner.unroll_length={unroll_length}: no {what} has so many rewards; "
+                "expected less"
+            )
 
     def _check_several_learners(self) -> None:
         num_learners, batch_size = self.learner.num_learners, self.learner.batch_size

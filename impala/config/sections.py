@@ -180,8 +180,8 @@ class ReplayConfig(Model):
     size: Count = 10_000  # chunks; transitions, where all come from replay: with program: dqn 1000000, apex 2000000
     min_size: Count = 50_000  # transitions before the first update
     samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
-    priority_exponent: Exponent = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
-    importance_exponent: Exponent = 0.4  # β: how much of that the weights of a batch take back; 1 all of it
+    priority_exponent: Fraction = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
+    importance_exponent: Fraction = 0.4  # β: how much of that the weights of a batch take back; 1 all of it
     shared: bool = False  # one table for all workers, else each has its own of that size
     checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between the table's; null: none
 
@@ -217,6 +217,8 @@ class R2d2Config(Model):
     sequence has `burn_in` and `learner.unroll_length` transitions, and network.core: none leaves the core out."""
 
     name: Literal["r2d2"] = "r2d2"  # or package.module:name
+    # Burn-in may be longer than what is trained on, and than an episode: it comes before that, not out of it, and
+    # sequences go on across the ends of episodes. Only a sequence longer than the replay is refused.
     burn_in: Times = 40  # transitions that only bring the core up to date
     period: Count = 80  # steps between the starts of two sequences; the paper's is half of learner.unroll_length
     dueling: bool = True  # a stream for the value and one for advantages

@@ -3,8 +3,8 @@
     P(i) = p_i^α / Σ_k p_k^α,   w_i = (N P(i))^(−β)
 
 (Schaul et al. 2016, arXiv:1511.05952, equation 1 and section 3.4, where the weights of a batch are also divided by the
-largest of them: the loss does that.) Ranges: α, β ≥ 0. α = 0 draws uniformly; β = 1 corrects fully: Σ P(i) w_i x_i is
-then the mean of x_i.
+largest of them: the loss does that.) Ranges: α, β ≥ 0; a configuration has both in [0, 1], the papers' range. α = 0
+draws uniformly, 1 in proportion to p; β = 1 corrects fully: Σ P(i) w_i x_i is then the mean of x_i.
 """
 
 import numpy as np
