@@ -1,12 +1,14 @@
 """Ape-X through real processes: it learns, is ended and resumed, writes priorities back; and in lockstep, beside DQN."""
 
+import re
+
 import numpy as np
 import pytest
 
 from impala import agents, lockstep
 from impala import config as config_lib
 from impala.agents import q_learning
-from tests.programs.running import drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
+from tests.programs.running import ROOT, drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
 
 APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
 
@@ -180,6 +182,18 @@ def test_dpg_wants_continuous_actions_and_numbers(tmp_path):
     result = run(*dpg, "--environment.name", "catch", timeout=60)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert "agent.name: 'dpg' moves along the gradient of an action's value, and catch has" in result.stderr
+
+
+def test_the_documented_recipe_of_ape_x_dpg_is_the_paper_s(tmp_path):
+    page = (ROOT / "docs/architectures/apex.md").read_text()
+    (recipe,) = re.findall(r"```yaml\n(program: apex\n.*?)```", page, flags=re.S)
+    path = tmp_path / "recipe.yaml"
+    path.write_text("environment: {name: Pendulum-v1}\n" + recipe)
+    config = config_lib.load(path)
+    assert (config.replay.size, config.learner.batch_size, config.learner.learning_rate) == (1_000_000, 256, 1e-4)
+    assert config.agent == config_lib.build({"environment": {"name": "Pendulum-v1"}, "program": "apex", "agent": {"name": "dpg"}}).agent
+    assert (config.agent.n_step, config.loss.discount, config.replay.samples_per_insert) == (5, 0.99, None)
+    assert not config_lib.without_effect(config)
 
 
 @pytest.mark.soak
