@@ -6,12 +6,13 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from impala import config as config_lib
 from impala import lockstep
 from impala.acting.remote import Refused
 from impala.learning.server import Push
-from impala.nodes import checking, exchanging, server_node
+from impala.nodes import checking, exchanging, server_node, workers
 from impala.nodes.run import Run
 from tests.programs.running import (
     interrupted_and_resumed,
@@ -68,8 +69,6 @@ def test_two_workers_with_a_barrier_are_one_with_twice_the_environments():
         worker.differentiate = lambda batch, worker=worker: (worker_batches.append(batch), differentiate[worker.index](batch))[1]
     list(zip(range(10), again.updates()))
     again.close()
-    import tensorflow as tf
-
     for first, second in zip(worker_batches[::2], worker_batches[1::2]):
         axes = {"previous_action", "previous_reward", "weights_version", "origin", "is_replayed"}
         both = type(first)(*(
@@ -80,6 +79,54 @@ def test_two_workers_with_a_barrier_are_one_with_twice_the_environments():
     for one, other in zip(learner.weights().arrays, training.weights().arrays):
         np.testing.assert_allclose(one, other, atol=1e-6)
     assert learner.num_updates == 10
+
+
+def test_behind_a_terminal_the_return_is_0_as_in_the_papers_algorithm():
+    """One worker's gradient is that of algorithm S3 of Mnih et al. 2016, written forward, of an unroll of 6 steps.
+
+        R_i = r_i + γ r_{i+1} + … up to the terminal, or to the end of the unroll and γ^k V(s_{i+k}) from there
+        Σ_i −log π(a_i|s_i) (R_i − V(s_i)) + (R_i − V(s_i))² − β H(π(·|s_i)),   R_i and the V of the advantage constant
+
+    Environment 0 ends an episode with its third step, and its fourth leads across the reset; 1 ends one with its last;
+    2 loses a life with its second, where nothing is reset.
+    """
+    made = config(learner__batch_size=3, actor__num_environments=3, learner__unroll_length=6, loss__baseline_cost=2.0,
+                  loss__entropy_cost=0.05, learner__max_grad_norm=1e6)  # fmt: skip
+    worker = workers.make(made, checking.check(made), 0)
+    worker.assign(0, 0, [v.numpy() for v in worker.variables], np.zeros(0))
+    while (batch := worker.batch()) is None:
+        worker.act()
+    random = np.random.default_rng(0)
+    rewards = random.uniform(-1, 1, size=(6, 3)).astype(np.float32)
+    discount, is_first = np.ones((6, 3), np.float32), np.zeros((7, 3), bool)
+    discount[2, 0] = discount[5, 1] = discount[1, 2] = 0.0
+    is_first[4, 0] = True
+    observation = random.normal(size=batch.observation.shape).astype(np.float32)
+    actions = random.integers(3, size=(6, 3)).astype(np.int32)
+    batch = batch._replace(r_t=rewards, discount_t=discount, is_first=is_first, observation=observation, a_tm1=actions)
+
+    def gradient(episodes):
+        """Returns the textbook's: of each episode its environment, first and last step, and whether it ends there."""
+        with tf.GradientTape() as tape:
+            logits, values = worker.network(observation, is_first)[:2]
+            log_pi, loss = tf.nn.log_softmax(logits), 0.0
+            for lane, first, last, is_terminal in episodes:
+                for i in range(first, last + 1):
+                    bootstrap = 0.0 if is_terminal else float(values[last + 1, lane])
+                    ahead = [*rewards[i : last + 1, lane], bootstrap]
+                    error = sum(0.99**k * r for k, r in enumerate(ahead)) - values[i, lane]
+                    loss += -log_pi[i, lane, actions[i, lane]] * tf.stop_gradient(error) + error**2
+                    loss += 0.05 * tf.reduce_sum(tf.exp(log_pi[i, lane]) * log_pi[i, lane])
+        return tape.gradient(loss, worker.variables)
+
+    ours = worker.differentiate(batch).arrays
+    episodes = [(0, 0, 2, True), (0, 4, 5, False), (1, 0, 5, True), (2, 0, 1, True), (2, 2, 5, False)]
+    for one, other in zip(ours, gradient(episodes), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    for index, episode in enumerate(episodes):
+        others = [*episodes[:index], (*episode[:3], not episode[3]), *episodes[index + 1 :]]
+        assert max(np.abs(one - other).max() for one, other in zip(ours, gradient(others))) > 0.01, "it matters"
+    worker.close()
 
 
 @pytest.fixture(scope="module")
