@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala import cli, lockstep
+from impala import cli, export, lockstep
 from impala import config as config_lib
+from impala.agents import actor_critic, ppo, shared
 from impala.learning import checkpoints
+from impala.nodes import checking
 
 WITHOUT_US = """
 import sys
@@ -71,6 +73,37 @@ def test_it_says_what_the_network_says(tmp_path, capsys, overrides):
         np.testing.assert_allclose(outputs[name], getattr(expected, name)[0], atol=1e-5)
     if overrides.get("network__core"):
         np.testing.assert_allclose(outputs["core_state"], expected.core_state, atol=1e-5)
+
+
+def test_what_is_exported_of_dppo_normalises_observations_by_the_moments_of_the_run(tmp_path):
+    """Moments of 500 observations go from the workers' statistics into the network and with it into the checkpoint."""
+    config = config_lib.load("configs/dppo_catch.yaml", {"agent.normalise_observations": True})
+    spec = checking.check(config)
+    network, statistics = ppo.make_network(config, spec), ppo.make_statistics(config, spec)
+    random = np.random.default_rng(0)
+    center, width = random.normal(3.0, 2.0, size=(10, 5)), random.uniform(0.1, 5.0, size=(10, 5))
+    seen = random.normal(center, width, size=(500, 10, 5)).astype(np.float32)
+    state = statistics.merge(statistics.initial(), statistics.of_observations(seen))
+    ppo.use_statistics(network, statistics, state)
+    plain = actor_critic.make_network(config, spec)
+    for variable, other in zip(network.trainable_variables, plain.trainable_variables, strict=True):
+        variable.assign_add(random.normal(0.0, 0.1, size=variable.shape))
+        other.assign(variable)
+    optimizer = shared.make_optimizer(config, network.trainable_variables)
+    (tmp_path / "config.yaml").write_text(config_lib.dump(config))
+    saved = checkpoints.Checkpoints(tmp_path / "checkpoints", network=network, optimizer=optimizer, statistics=tf.Variable(state))
+    saved.save(3, {"frames": 500})
+    model = tf.saved_model.load(str(export.export(tmp_path, tmp_path / "export")))
+
+    observation = random.normal(center, width, size=(1, 6, 10, 5)).astype(np.float32)
+    observation[0, 0, 0, 0] = 1e6  # at most ten deviations
+    is_first = np.zeros((1, 6), bool)
+    outputs = model.act(observation, is_first)
+    normalised = np.clip((observation - seen.mean(axis=0)) / seen.std(axis=0), -10, 10).astype(np.float32)
+    expected = plain(normalised, is_first)
+    for name in ("logits", "value"):
+        np.testing.assert_allclose(outputs[name], getattr(expected, name)[0], rtol=1e-4, atol=1e-5)
+        assert np.abs(outputs[name] - getattr(plain(observation, is_first), name)[0]).max() > 0.01, "moments matter"
 
 
 @pytest.mark.parametrize("command", ["export", "evaluate"])
