@@ -1,5 +1,6 @@
 """DPPO in lockstep and through real processes: the barrier, what workers share; it resumes and learns; what it refuses."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from impala.learning import checkpoints
 from impala.nodes import checking, workers, working
 from impala.replay import datasets
 from impala.types import zeros
-from tests.programs.running import interrupted_and_resumed, rows, run
+from tests.programs.running import interrupted_and_resumed, node, restarts, rows, run, wait_for
 
 DPPO = ["train", "--config", "configs/dppo_catch.yaml"]
 SMALL = {"actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "learner.unroll_length": 12,
@@ -222,9 +223,27 @@ class _Spy:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The penalty with all that is shared and two shards, ended by Ctrl-C; the next run of one shard ends by itself."""
+    """The penalty with all that is shared and two shards, ended by Ctrl-C; the next run of one shard ends by itself.
+
+    In the first one a worker is killed, for whose gradients the barrier waits until it is back.
+    """
     folder = tmp_path_factory.mktemp("runs") / "dppo"
-    return folder, *interrupted_and_resumed(folder, *DPPO, *SHARED, first=["--server.num-shards", "2"])
+
+    def kill_a_worker(process):
+        node(process, "actor/1").kill()
+        wait_for(lambda: restarts(folder), 60, "its death is noticed")
+        time.sleep(1.2)  # a row of metrics later
+        stands_at = int(rows(folder)[-1]["updates"])
+        wait_for(lambda: int(rows(folder)[-1]["updates"]) > stands_at + 20, 60, "both go on")
+
+    return folder, *interrupted_and_resumed(folder, *DPPO, *SHARED, first=["--server.num-shards", "2"], meanwhile=kill_a_worker)
+
+
+def test_a_worker_that_is_killed_is_waited_for_and_comes_back_alone(runs):
+    folder, interrupted, _ = runs
+    assert [(row["node"], row["cause"], row["lost_frames"]) for row in restarts(folder)] == [("actor/1", "ended with signal 9", "0")]
+    assert (interrupted["nonfinite_gradients"], interrupted["stale_gradients"]) == ("0", "0")
+    assert int(interrupted["repeated_gradients"]) <= 1, "one that waited at the barrier at most"
 
 
 def test_it_resumes_learns_catch_and_ends_by_itself(runs):
@@ -250,7 +269,8 @@ def test_what_is_shared_goes_on_where_it_stood_and_is_saved_with_the_network(run
     checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer, statistics=saved).restore(read_only=True)
     count = saved.numpy()[2]
     # One observation a step, resets included, of both launches, each of which ended within an iteration of 1,280 steps.
-    assert 0 <= count - state["frames"] * 10 / 9 <= 2 * 1280
+    # The worker that was killed trained on a part of its iteration of 640, and its next life on a part of its first one.
+    assert 0 <= count - state["frames"] * 10 / 9 <= 2 * 1280 + 2 * 640
     mean, deviation = statistics.observation_moments(saved.numpy())
     for variable, moment in zip(network.statistics, (mean, deviation)):
         np.testing.assert_allclose(variable.numpy().reshape(-1), moment, rtol=1e-6, atol=1e-7)
