@@ -14,9 +14,21 @@ from impala import config as config_lib
 from impala import lockstep
 from impala.agents import q_learning, shared
 from impala.learning import server as servers
+from impala.monitoring.logs import read_csv
 from impala.nodes import checking, exchanging, workers, working
 from impala.nodes.worker_node import WorkerNode
-from tests.programs.running import interrupted_and_resumed, mean_staleness, rows, run
+from tests.programs.running import (
+    END_SECONDS,
+    interrupted_and_resumed,
+    mean_staleness,
+    node,
+    restarts,
+    rows,
+    run,
+    start,
+    wait_for,
+    wait_until_it_trains,
+)
 
 GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "2"]
 SMALL = {
@@ -252,6 +264,30 @@ def test_with_one_table_for_all_it_learns_too(tmp_path):
     result = run(*GORILA, "--run", folder, "--replay.shared", "true")
     assert result.returncode == 0, result.stderr
     assert float(rows(folder)[-1]["evaluation_mean"]) >= 0.95
+
+
+@pytest.mark.soak
+def test_a_bundle_killed_while_it_works_harms_nobody_and_comes_back(tmp_path):
+    """It takes its replay along: its next life fills one of its own before its first gradient."""
+    folder = tmp_path / "run"
+    process = start(*GORILA, "--run", folder, "--target-return", 2, "--total-frames", 10**9)
+    wait_until_it_trains(folder, 200)
+    other, server = node(process, "actor/0"), node(process, "server/0")
+    node(process, "actor/1").kill()
+    wait_for(lambda: restarts(folder), 60, "its death is noticed")
+    before = int(rows(folder)[-1]["updates"])
+    wait_for(lambda: int(rows(folder)[-1]["updates"]) > before + 50, 60, "training goes on")
+    played = len(read_csv(folder / "episodes.csv"))
+    wait_for(lambda: {row["actor"] for row in read_csv(folder / "episodes.csv")[played:]} >= {"0", "1"}, 60, "both play")
+    seen = len(rows(folder))
+    wait_for(lambda: any(row["staleness_mean"] and 0.8 < float(row["staleness_mean"]) < 1.2 for row in rows(folder)[seen:]), 60, "both send gradients")
+    assert other.is_running() and server.is_running()
+    process.terminate()
+    output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 0, errors
+    last = rows(folder)[-1]
+    assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+    assert [(row["node"], row["cause"], row["lost_frames"]) for row in restarts(folder)] == [("actor/1", "ended with signal 9", "0")]
 
 
 @pytest.mark.parametrize("overrides, words", [
