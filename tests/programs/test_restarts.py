@@ -216,6 +216,37 @@ def test_actors_of_central_inference_return(catch, program):
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("name", ["server/0", "shard/0"])
+def test_a_killed_shard_of_a_parameter_server_brings_all_back_from_the_newest_checkpoint(catch, name):
+    """Shard 0 is in the process server/0; in shard/0 is another one, half of whose parameters nobody else has."""
+    process, folder = catch("--checkpoint-period-seconds", 2, "--server.num-shards", 2, config=["train", "--config", "configs/a3c_catch.yaml"])
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    before = checkpoints.read_state(folder / "checkpoints")["frames"]
+    names = ["server/0", "shard/0", "actor/0", "actor/1"]
+    nodes = {each: node(process, each) for each in names}
+    nodes[name].kill()
+    for each in names:
+        comes_back(process, nodes[each], each)
+    wait_for(lambda: not any(old.is_running() for old in nodes.values()), 5, "all old ones are gone")
+    learns_on(folder)
+    seen = len(rows(folder))
+    wait_for(lambda: any(row["staleness_mean"] and float(row["staleness_mean"]) > 0.8 for row in rows(folder)[seen:]), 60, "both workers send")
+    output = ends_in_order(process)
+    (row,) = restarts(folder)
+    assert (row["node"], row["cause"]) == (name, "ended with signal 9")
+    saved = int(row["frames"]) - int(row["lost_frames"])
+    assert before <= saved and int(row["lost_frames"]) >= 0
+    assert f"{name} ended with signal 9: all nodes start again, from the newest checkpoint" in output
+    assert f"{saved:,} frames" in output, "what it resumed from is what it said"
+    last = rows(folder)[-1]
+    assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == updates(folder), "the end was saved"
+    for column in ("frames", "updates", "wall_seconds"):
+        values = [float(each[column]) for each in rows(folder)]
+        assert values == sorted(values), column
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("name, number", [("learner/1", signal.SIGKILL), ("learner/0", signal.SIGKILL), ("learner/1", signal.SIGSTOP)])
 def test_two_learners_return_together(catch, name, number):
     """A frozen one is noticed by the other, which ends, and both begin again; they compare their weights at the end."""
