@@ -110,12 +110,19 @@ def test_every_environment_plays_the_rung_of_its_number_among_all_actors(make):
     assert_explores_with(node._lanes[1]._policy._behaviour, [0.4 ** (1 + 7 * 10 / 11), 0.4**8])  # the last of all
 
 
-def test_who_evaluates_has_an_epsilon_of_its_own():
+def test_who_evaluates_has_an_epsilon_of_its_own_or_no_noise():
     config = config_lib.load("configs/apex_catch.yaml", SMALL)
     make_behaviour, spec = agents.of(config).make_behaviour, checking.check(config)
     assert_explores_with(make_behaviour(config, spec), [0.001] * 3)
     best, _ = make_behaviour(config, spec, greedy=True).choose((np.float32([[1, 0, 0]]),), Drawn(0.0))
     assert best.tolist() == [0]
+    config = config_lib.load("configs/apex_dpg_pendulum.yaml")
+    spec, mean = checking.check(config), np.float32([[0.25], [-0.5]])
+    numbers, random = (mean, np.zeros((2, 3), np.float32)), np.random.default_rng(0)
+    action, _ = agents.of(config).make_behaviour(config, spec).choose(numbers, random)
+    noisy, _ = agents.behaviour_of_lane(config, spec, 0, 2).choose(numbers, random)
+    np.testing.assert_array_equal(action, mean)
+    assert (noisy != mean).all()
 
 
 def of_four_frames(monkeypatch, **overrides):

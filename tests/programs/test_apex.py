@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from impala import agents, lockstep
+from impala import agents, cli, lockstep
 from impala import config as config_lib
 from impala.agents import q_learning
 from tests.programs.running import ROOT, drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
@@ -59,6 +59,19 @@ def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
 def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(runs, drawn):
     everyone = {(actor, environment) for actor in range(2) for environment in range(8)}
     assert len(drawn) == 400 and set(drawn) == everyone
+
+
+def test_it_is_evaluated_and_exported(runs, tmp_path, capsys):
+    import tensorflow as tf
+
+    folder, *_ = runs
+    assert cli.main(["evaluate", str(folder), "--episodes", "32"]) == 0
+    # At random −0.6. Weights a few updates after a perfect evaluation may be at a bad moment.
+    assert float(capsys.readouterr().out.split()[0]) > 0
+    assert cli.main(["export", str(folder), "--output", str(tmp_path / "model")]) == 0
+    model = tf.saved_model.load(str(tmp_path / "model"))
+    answer = model.act(tf.zeros([1, 2, 10, 5]), tf.ones([1, 2], tf.bool))
+    assert set(answer) == {"q"} and answer["q"].shape == (2, 3)
 
 
 @pytest.mark.soak
@@ -158,14 +171,15 @@ def test_an_update_that_is_not_finite_changes_no_priority():
     training.close()
 
 
-def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path):
+def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path, capsys):
     import tensorflow as tf
 
     short = ["--total-frames", 400, "--replay.min-size", 200, "--evaluator.num-episodes", 0, "--target-return", "null"]
     result = run("train", "--config", "configs/apex_dpg_pendulum.yaml", "--run", tmp_path / "run", *short)
     assert result.returncode == 0, result.stderr
-    result = run("export", tmp_path / "run", "--output", tmp_path / "model")
-    assert result.returncode == 0, result.stderr
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "4"]) == 0
+    assert -2_000 < float(capsys.readouterr().out.split()[0]) < 0, "as far as Pendulum's scores reach"
+    assert cli.main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "model")]) == 0
     model = tf.saved_model.load(str(tmp_path / "model"))
     answer = model.act(tf.ones([1, 2, 3]), tf.ones([1, 2], tf.bool))
     assert answer["action"].shape == (2, 1) and answer["value"].shape == (2,)
