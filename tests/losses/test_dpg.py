@@ -78,6 +78,27 @@ def test_n_steps_bootstrap_where_an_episode_was_cut_off():
     assert outputs.num_valid.numpy().tolist() == [3, 1]
 
 
+def test_a_termination_within_the_steps_ends_the_sum():
+    """Columns: whole; terminated by the second transition; by the third; cut off after the first."""
+    network, first = pair(), np.zeros((4, 4), bool)
+    first[2, 3] = True
+    for variable in network.trainable_variables:
+        variable.assign_add(0.1 * tf.ones_like(variable))  # the targets are older
+    batch = windows(4, length=3, importance=tf.ones([4]))._replace(
+        r_t=tf.constant([[1.0] * 4, [2.0] * 4, [4.0] * 4]), is_first=tf.constant(first),
+        discount_t=tf.constant([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 1.0]]),
+    )  # fmt: skip
+    _, metrics = dpg.dpg(discount=0.5)(network.on_windows(batch.observation, batch.is_first), batch)
+
+    def bootstrap(time, column):
+        x = batch.observation[time, column : column + 1]
+        return network._target.value(x, network._target.policy(x)).numpy()[0]
+
+    target = np.array([1 + 1 + 1 + bootstrap(3, 0) / 8, 1 + 1, 1 + 1 + 1, 1 + bootstrap(1, 3) / 2])
+    expected = np.abs(target - network._online.value(batch.observation[0], batch.a_tm1[0]))
+    np.testing.assert_allclose(metrics["priority"], expected, rtol=1e-5)
+
+
 def test_a_linear_system_with_a_known_q():
     """x' = 0.9 x + 0.5 u, r = −(x² + 0.1 u²), γ = 0.9: u = −K x, Q(x, u) = −(x² + 0.1 u² + γ P x'²)."""
     a, b, cost, gamma = 0.9, 0.5, 0.1, 0.9
