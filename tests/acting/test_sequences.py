@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import reverb
 
+from impala import agents
+from impala import config as config_lib
+from impala.acting import policies
+from impala.acting.lanes import Lanes
 from impala.acting.policies import Decision
+from impala.acting.remote import LaneId
 from impala.acting.sequences import SequenceWriter
 from impala.acting.windows import TableWindows
 from impala.replay import memory, tables, windows
@@ -181,3 +186,76 @@ def test_the_table_gives_back_what_memory_does(prioritise):
                 np.testing.assert_array_equal(getattr(batch, name)[j], getattr(expected, name)[i], name)
     assert found == set(of_expected.values())
     server.stop()
+
+
+class Central:
+    """R2D2 as published, behind `Lanes`, for one environment; a core state counts the decisions before it."""
+
+    def __init__(self, **overrides):
+        config = config_lib.build({}, {
+            "program": "seed", "agent.name": "r2d2", "environment.name": "catch", "network.torso": "mlp",
+            "network.core_size": 1, **overrides,
+        })  # fmt: skip
+        spec, agent = EnvironmentSpec("numbers", ArraySpec((1,), np.float32), Discrete(3)), agents.of(config)
+        behaviour, self.fails_at = agent.make_behaviour(config, spec), None
+        self.replay = memory.MemoryWindows(1000, 1, lengths=windows.lengths(agent.make_chunk_spec(config, spec)))
+
+        def outputs(window, is_first, last_action, last_reward, core_state):
+            if window[-1, 0, 0] == self.fails_at:
+                self.fails_at = None
+                raise FloatingPointError("once")
+            return np.float32([[0, 1, 0]]), core_state + 1, np.zeros(1, np.int64)
+
+        self.lanes = Lanes(
+            lambda lane, n: policies.make(outputs, spec, n, seed=0, behaviour=behaviour),
+            lambda lane, n: agent.make_writer(config, spec, n, behaviour=behaviour, origin=ORIGIN, sink=self.replay),
+            unroll_length=config.agent.period, spec=spec,
+        )  # fmt: skip
+
+    def play(self, numbers, life=1, first_request=0):
+        """Sends steps that are observed as `numbers`, as one life of a lane."""
+        for request, number in enumerate(numbers, first_request):
+            is_first, no = np.array([request == 0]), np.array([False])
+            step = Step(np.float32([[number]]), np.float32([number]), np.ones(1, np.float32), is_first, no)
+            self.lanes.step(LaneId(0, 0, life), request, step)
+
+    def stored(self):
+        """Returns all sequences, and by index the numbers that each observes."""
+        chunk = stored(self.replay)
+        return chunk, [chunk.observation[:, i, 0].astype(int).tolist() for i in range(len(self.replay))]
+
+
+@pytest.mark.parametrize("period, begins, num_shared", [(80, [0, 80, 160], 41), (40, [0, 40, 80, 120, 160], 81)])
+def test_sequences_of_40_and_80_as_published(period, begins, num_shared):
+    """SEED RL's overlap by burn-in and a state, so that each step is trained on once; the paper's, on twice."""
+    central = Central(**{} if period == 80 else {"agent.period": period})
+    central.play(range(282))  # the last that ends within them begins at 160; its last state waits for a decision
+    chunk, observed = central.stored()
+    assert observed == [list(range(begin, begin + 121)) for begin in begins]
+    assert [len(set(one) & set(other)) for one, other in zip(observed, observed[1:])] == [num_shared] * (len(begins) - 1)
+    assert chunk.core_state[:, 0, 0].tolist() == begins and chunk.previous_reward.tolist() == begins
+    trained = np.concatenate([chunk.r_t[40:, i] for i in range(len(begins))])  # a reward names its step
+    steps, counts = np.unique(trained, return_counts=True)
+    assert steps.tolist() == list(range(41, 281)), "those of the first burn-in are never trained on"
+    assert counts[40:-40].tolist() == [80 // period] * 160
+
+
+@pytest.mark.parametrize("how", ["its client starts again", "a decision fails"])
+def test_a_new_life_of_a_lane_begins_its_sequences_anew(how):
+    """The first life ends within the sequences that began at 80 and 160."""
+    central = Central()
+    central.play(range(200))
+    if how == "a decision fails":
+        central.fails_at = 200
+        with pytest.raises(FloatingPointError):
+            central.play([200], first_request=200)
+        central.play(range(1000, 1202), first_request=201)
+    else:
+        central.play(range(1000, 1202), life=2)
+    chunk, observed = central.stored()
+    assert observed == [list(range(begin, begin + 121)) for begin in (0, 1000, 1080)]
+    assert chunk.is_first[0].tolist() == [True, True, False] and not chunk.is_first[1:].any()
+    assert chunk.previous_reward.tolist() == [0, 0, 1080] and chunk.previous_action.tolist() == [0, 0, 1]
+    assert chunk.core_state[0, 0, 0] == 0 and central.lanes.num_dropped_unrolls == 1
+    if how == "its client starts again":  # else what is stored is old, and reset where an episode begins
+        assert chunk.core_state[:, 0, 0].tolist() == [0, 0, 80]
