@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala import corrections, environments, networks
+from impala import agents, corrections, environments, networks
+from impala import config as config_lib
 from impala.acting import actors, chunks, policies
 from impala.learning import appliers, gradients, learners, optimizers
 from impala.learning.weights import assign_weights
@@ -136,6 +137,38 @@ def test_a_real_network_and_loss_are_traced_once_too():
             next(loop)
         assert learner.update(datasets.stack(unrolls[update]), 1e-3 / (update + 1)).applied
     assert learner.num_traces == 1
+
+
+SMALL = {  # by agent
+    "r2d2": {
+        "agent.burn_in": 1, "agent.n_step": 1, "agent.period": 2, "learner.unroll_length": 2, "network.core_size": 2,
+        "network.hidden_sizes": [4], "agent.dueling": False,
+    },
+    "dpg": {"agent.policy_sizes": [4], "agent.value_sizes": [4, 4]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("agent, name", [("r2d2", "r2d2_memory_chain"), ("dpg", "apex_dpg_pendulum")])
+def test_target_networks_are_renewed_after_every_so_many_updates_and_are_what_the_others_are_then(agent, name):
+    """DQN's is looked at in tests/programs/test_dqn.py."""
+    config = config_lib.load(f"configs/{name}.yaml", SMALL[agent] | {"agent.target_period": 3})
+    spec, random = environments.make(config.environment.name, num_environments=1).spec, np.random.default_rng(0)
+    network = agents.of(config).make_network(config, spec)
+    learner = agents.of(config).make_learner(config, network)
+    chunk = zeros(agents.of(config).make_chunk_spec(config, spec))
+
+    def parameters(of=network.trainable_variables):
+        return np.concatenate([variable.numpy().ravel() for variable in of])
+
+    past = [parameters()]
+    np.testing.assert_array_equal(parameters(network.target_variables), past[0])
+    for update in range(1, 8):
+        observation, rewards = (random.normal(size=array.shape).astype(np.float32) for array in (chunk.observation, chunk.r_t))
+        batch = datasets.stack([chunk._replace(observation=observation, r_t=rewards, discount_t=np.ones_like(rewards))] * B)
+        assert learner.update(batch._replace(importance=tf.ones([B])), 1e-2).applied
+        past.append(parameters())
+        assert (past[-1] != past[-2]).any()
+        np.testing.assert_array_equal(parameters(network.target_variables), past[update - update % 3], f"update {update}")
 
 
 @pytest.mark.parametrize("learning_rate", [1e-2, 3e-2])
