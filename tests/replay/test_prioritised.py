@@ -16,9 +16,29 @@ SPEC = EnvironmentSpec("numbers", ArraySpec((1,), np.float32), Discrete(3))
 CHUNK = chunk_spec(SPEC, 1, kept={})._replace(previous_action=(), previous_reward=())
 
 
+def fill(client, of_windows, *, first=0, discounts=None):
+    """Writes windows of one transition with these priorities, whose first observation is `first`, `first` + 1, …"""
+    sink = TableWindows(
+        client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=lambda: False, max_pending=0
+    )
+    left = iter(of_windows)
+    writer = WindowWriter(
+        SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
+    )
+    for t in range(len(of_windows) + 2):
+        no, discount = np.zeros(1, bool), np.ones(1, np.float32)
+        if discounts is not None and 0 < t <= len(discounts):
+            discount[0] = discounts[t - 1]
+        step = Step(np.array([[first + t]], np.float32), np.zeros(1, np.float32), discount, no, no)
+        if t == 0:
+            writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
+        else:
+            writer.append(Decision(np.zeros(1, np.int32), ()), step)
+
+
 @pytest.fixture
 def served():
-    """Makes a table of windows of one transition, whose first observation is 0, 1, 2, …, and fills it."""
+    """Makes a table of windows of one transition, and fills it."""
     servers = []
 
     def make(of_windows, *, size=1000, exponent=0.6, discounts=None):
@@ -135,6 +155,28 @@ def test_reverb_does_not_tell_which_priorities_came_too_late(served):
     assert reverb.SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
     keys = {int(first): int(key) for first, key in zip(*draws(server, 1_000)[:2])}
     assert [keys[first] for first in sorted(keys)] != sorted(keys.values()), "keys are not in the order of insertion"
+
+
+def test_why_a_full_table_drops_its_oldest_and_not_what_matters_least():
+    """Ape-X DPG's remover, p^−0.4, drops low priorities more often, but keeps those of 0 for as long as there are others."""
+    def left(priorities, size=200):
+        table = reverb.Table(
+            "t", reverb.selectors.Fifo(), reverb.selectors.Prioritized(-0.4), size, reverb.rate_limiters.MinSize(1),
+            max_times_sampled=1,
+        )  # fmt: skip
+        server = reverb.Server([table])
+        client = server.localhost_client()
+        for priority in priorities:
+            client.insert([np.float32(priority)], {"t": priority})
+        found = [float(sample[0].data[0]) for sample in client.sample("t", min(size, len(priorities)))]
+        server.stop()
+        return found
+
+    found = left([1.0] * 100 + [32.0] * 100 + [1e9] * 80)  # of the first two four to one, since 32^−0.4 = ¼
+    assert found.count(1.0) == pytest.approx(40, abs=20) and found.count(32.0) == pytest.approx(80, abs=20)
+    assert found.count(1e9) == pytest.approx(80, abs=1)
+    found = left([0.0] * 5 + [1.0] * 40, size=10)
+    assert found.count(0.0) == found.count(1.0) == 5
 
 
 def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
