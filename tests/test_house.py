@@ -20,6 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from impala.config import uses
+from impala.config.sections import CORRECTIONS_OF
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
@@ -285,6 +288,63 @@ def test_names_that_do_not_exist_are_attribute_errors():
             assert "nonsense" in str(error)
         else:
             raise AssertionError""")
+
+
+# --- what a program, an agent or a scheme is, a property of the configuration says, not its name
+
+
+# Who may compare names: what is named there is theirs.
+MAY_NAME = {"programs": {"config", "programs"}, "agents and schemes": {"config", "agents", "corrections"}}
+NAMED = {("lab.report", "vtrace"): "the scheme that a report compares all others with, if it is one of them"}
+AMBIGUOUS = {"none", "is"}  # words of other keys too: a scheme only if it is compared with a `correction`
+
+
+def comparisons_in(source):
+    """Yields (line, words, attributes) of every ==, !=, in, not in and match: the strings and the x of `….x` in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            sides = [node.subject, *(case.pattern for case in node.cases)]
+        else:
+            continue
+        constants = [part for side in sides for part in ast.walk(side) if isinstance(part, ast.Constant)]
+        words = {part.value for part in constants if isinstance(part.value, str)}
+        yield node.lineno, words, {side.attr for side in sides if isinstance(side, ast.Attribute)}
+
+
+def comparisons():
+    """The same of every module, with its name before them."""
+    return ((module, *found) for module, path in MODULES.items() for found in comparisons_in(path.read_text()))
+
+
+def test_nobody_else_asks_which_program_it_is():
+    found = [
+        f"impala/{MODULES[module].relative_to(PACKAGE)}:{line}: expected a property of Config, such as replays_alone"
+        for module, line, words, attributes in comparisons()
+        if ("program" in attributes or words & set(uses.AGENTS) - {"impala"})  # which is the package, too
+        and unit_of(module) not in MAY_NAME["programs"]
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_nobody_else_asks_for_an_agent_or_a_scheme_by_name():
+    names = uses.ALL_AGENTS | {word for schemes in CORRECTIONS_OF.values() for word in schemes}
+    found = {
+        (module, word): f"line {line}"
+        for module, line, words, attributes in comparisons()
+        for word in words & names
+        if (word not in AMBIGUOUS or "correction" in attributes)
+        and unit_of(module) not in MAY_NAME["agents and schemes"]
+    }
+    assert found.keys() == NAMED.keys(), found
+
+
+def test_the_finder_of_names_finds_them():
+    (found,) = comparisons_in("x = config.loss.correction not in ('clear', 'laser')")
+    assert found == (1, {"clear", "laser"}, {"correction"})
+    (found,) = comparisons_in("match config.program:\n    case 'a3c' | 'dppo':\n        pass")
+    assert found == (1, {"a3c", "dppo"}, {"program"})
 
 
 # --- how much there is to read

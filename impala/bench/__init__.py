@@ -46,7 +46,7 @@ def bound(**rates: float) -> float:
 
 def parts_of(config: config_lib.Config) -> dict[str, Callable]:
     """Returns the parts that an agent step of the configured program costs, by name."""
-    if config.replays_alone and (config.replay.shared or not config.has_parameter_server):
+    if config.has_replay_table:
         return _PARTS | _WINDOWS
     return _PARTS if config.has_central_inference or config.has_parameter_server else _PARTS | _TABLE
 

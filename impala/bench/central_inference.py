@@ -159,7 +159,7 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     from impala.launching.rpc import client as rpc_client
 
     n = config.actor.num_lane_environments
-    if config.program == "seed":
+    if config.has_central_decisions:
         inputs, (asked, given) = parts.random_step(spec, n), remote.decision_fields(spec, n)
     else:
         behaviour = agents.of(config).make_behaviour(config, spec)

@@ -23,7 +23,7 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
 
     agent, parts, weights = agents.of(config), {}, 4 * num_parameters
     num_environments, is_central = config.actor.num_environments, config.has_central_inference
-    if config.replays_alone and (config.program != "gorila" or config.replay.shared):
+    if config.has_replay_table:
         window = agent.make_chunk_spec(config, spec)
         num_drawn = config.learner.batch_size / config.steps_per_update  # windows for each step
         parts |= {"steps": step_bytes(window, config.window.fresh), "windows": num_drawn * num_bytes(window)}
@@ -32,23 +32,21 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
         return num_bytes(agent.make_chunk_spec(config, spec, version_per_step=is_central)) / length
 
     length = config.learner.unroll_length
-    match config.program:
-        case "impala":
-            steps = config.weight_period * length * num_environments  # between two fetches of weights
-            parts |= {"chunks": 2 * chunk_bytes(), "weights": weights / steps}
-        case "apex":
-            parts |= {"weights": weights / (config.actor.weight_frames / spec.frames_per_step * num_environments)}
-        case "seed":
-            parts |= _both_ways(remote.decision_fields(spec, 1))
-        case "ga3c":
-            parts |= _both_ways(remote.network_fields(spec, 1, agent.make_behaviour(config, spec)))
-            parts |= {"chunks": chunk_bytes()}
-        case "a3c" | "dppo" | "gorila":  # to the server and back with each gradient
-            both = weights / config.steps_per_update
-            targets = {}
-            if config.program == "gorila":  # a period is of all workers' updates, and each fetches every copy
-                targets["targets"] = both * config.actor.num_actors / config.agent.target_period
-            parts |= {"gradients": both, "weights": both} | targets
+    if config.has_use_for("actor.weight_period"):
+        steps = config.weight_period * length * num_environments  # between two fetches of weights
+        parts |= {"chunks": 2 * chunk_bytes(), "weights": weights / steps}
+    elif config.has_use_for("actor.weight_frames"):
+        parts |= {"weights": weights / (config.actor.weight_frames / spec.frames_per_step * num_environments)}
+    elif config.has_central_decisions:
+        parts |= _both_ways(remote.decision_fields(spec, 1))
+    elif config.has_central_inference:
+        parts |= _both_ways(remote.network_fields(spec, 1, agent.make_behaviour(config, spec)))
+        parts |= {"chunks": chunk_bytes()}
+    elif config.has_parameter_server:  # to the server and back with each gradient
+        both = weights / config.steps_per_update
+        parts |= {"gradients": both, "weights": both}
+        if config.replays_alone:  # a period is of all workers' updates, and each fetches every copy
+            parts["targets"] = both * config.actor.num_actors / config.agent.target_period
     return {name: size / spec.frames_per_step for name, size in parts.items()}
 
 

@@ -243,8 +243,12 @@ class Config(Model):
     @property
     def num_steps_before_learning(self) -> int:
         """Steps that all actors play before the first update; a bundle with a replay of its own fills it alone."""
-        each_replays = self.has_use_for("replay.shared") and not self.replay.shared
-        return self.replay.min_size * (self.actor.num_actors if each_replays else 1)
+        return self.replay.min_size * (1 if self.has_replay_table else self.actor.num_actors)
+
+    @property
+    def has_replay_table(self) -> bool:
+        """Whether all training data comes from a replay in a process of its own, not from one in each worker."""
+        return self.replays_alone and (self.replay.shared or not self.has_use_for("replay.shared"))
 
     @property
     def has_parameter_server(self) -> bool:
@@ -255,6 +259,11 @@ class Config(Model):
     def has_central_inference(self) -> bool:
         """Whether one network decides for all actors, or one for each learner."""
         return self.has_use_for("inference.transport")
+
+    @property
+    def has_central_decisions(self) -> bool:
+        """Whether that network's process also chooses the actions and keeps what is played; else it only predicts."""
+        return self.has_use_for("inference.num_at_once")
 
     @property
     def window(self) -> "Window":

@@ -104,7 +104,7 @@ def most_unusual(config: Config, keys: tuple[str, ...]) -> str:
 def layers(config: Config, spec: EnvironmentSpec) -> Iterator[Layer]:
     """Yields the network's layers, from torso to heads."""
     network, shape = config.network, spec.observation.shape
-    if config.agent.name == "dpg":
+    if not config.has_use_for("network.torso"):  # a policy and a value of sizes of their own
         yield from _deterministic(config, math.prod(shape), spec.actions.num_dimensions)
         return
     if network.torso == "resnet":
