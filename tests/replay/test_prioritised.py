@@ -57,26 +57,6 @@ def served():
         server.stop()
 
 
-def fill(client, of_windows, *, first=0, discounts=None):
-    """Writes windows of these priorities, whose first observations are `first`, `first` + 1, …"""
-    sink = TableWindows(
-        client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=lambda: False, max_pending=0
-    )
-    left = iter(of_windows)
-    writer = WindowWriter(
-        SPEC, 1, length=1, origin=Origin(0, 0, 0, 0, 0), sink=sink, prioritise=lambda window: np.array([next(left)])
-    )
-    for t in range(len(of_windows) + 2):
-        no, discount = np.zeros(1, bool), np.ones(1, np.float32)
-        if discounts is not None and 0 < t <= len(discounts):
-            discount[0] = discounts[t - 1]
-        step = Step(np.array([[first + t]], np.float32), np.zeros(1, np.float32), discount, no, no)
-        if t == 0:
-            writer.start(step.observation[None], step, np.zeros(1, np.int32), 0)
-        else:
-            writer.append(Decision(np.zeros(1, np.int32), ()), step)
-
-
 def draws(server, count, batch_size=1_000):
     """Returns what was drawn: first observations, keys, probabilities."""
     drawn = windows.drawn(f"localhost:{server.port}", tables.REPLAY, batch_size=batch_size)
