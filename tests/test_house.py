@@ -80,7 +80,7 @@ ONLY = {
     ("cli", "learning"): {"learning.soundness"},
     # It serves requests without a program around them.
     ("bench", "launching"): {
-        "launching.processes", "launching.peers", "launching.shared_memory", "launching.rpc.client", "launching.rpc.server",
+        "launching.processes", "launching.peers", "launching.shared_memory", "launching.rpc.client", "launching.rpc.server", "launching.roles",
     },
 }
 # Packages that cost seconds and hundreds of megabytes, or that are not to be had everywhere: who may import them at all.
