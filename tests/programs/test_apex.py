@@ -1,13 +1,15 @@
 """Ape-X through real processes: it learns, is ended and resumed, writes priorities back; and in lockstep, beside DQN."""
 
+import contextlib
 import re
 
 import numpy as np
 import pytest
 
-from impala import agents, cli, lockstep
+from impala import agents, cli, lockstep, training
 from impala import config as config_lib
 from impala.agents import q_learning
+from impala.nodes import checking, estimates
 from tests.programs.running import ROOT, drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
 
 APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
@@ -208,6 +210,28 @@ def test_the_documented_recipe_of_ape_x_dpg_is_the_paper_s(tmp_path):
     assert config.agent == config_lib.build({"environment": {"name": "Pendulum-v1"}, "program": "apex", "agent": {"name": "dpg"}}).agent
     assert (config.agent.n_step, config.loss.discount, config.replay.samples_per_insert) == (5, 0.99, None)
     assert not config_lib.without_effect(config)
+
+
+def test_dpg_s_targets_are_of_n_steps_alone(tmp_path, capsys):
+    dpg = ["train", "--config", "configs/apex_dpg_pendulum.yaml", "--run", tmp_path / "run"]
+    (line,) = refused(capsys, *dpg, "--loss.correction", "retrace", "--total-frames", 1)  # no run, whatever happens
+    assert line == "loss.correction=retrace: not with agent.name=dpg; expected n_step"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_replay_larger_than_memory_is_told_its_size_and_the_largest_that_fits(tmp_path, capsys, monkeypatch):
+    """A step is 200 bytes of observation, 13 of other columns and 56 of version and origin, with 900 of Reverb's own."""
+    monkeypatch.setattr(estimates, "budget_mb", lambda: 6_400.0)
+    (line,) = refused(capsys, *APEX, "--run", tmp_path / "run", "--replay.size", 10**9)
+    assert line == (
+        "replay.size=1000000000: transitions of 0.001 MB may take 1,169,000 MB of 6,400, 80 % of this machine's memory; "
+        "expected at most 5474764"
+    )
+    assert not (tmp_path / "run").exists()
+    for size, is_refused in ((5_474_765, True), (5_474_764, False)):
+        config = config_lib.load("configs/apex_catch.yaml", {"replay.size": size})
+        with pytest.raises(config_lib.ConfigError) if is_refused else contextlib.nullcontext():
+            training._table_mb(config, checking.check(config))
 
 
 @pytest.mark.soak
