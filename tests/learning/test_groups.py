@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import tensorflow as tf
 from impala.learning import groups
 from impala.losses import q_learning
 from impala.networks import q_values
-from impala.types import Chunk
+from impala.replay import memory, windows
+from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, chunk_spec
 from tests import warm
 from tests.learning import group_worker
 
@@ -128,41 +130,88 @@ class InTwoThreads:
         return groups.MemoryAllReduce(total)
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_weights_of_importance_are_shares_of_the_largest_of_all_learners(reduction):
-    """Q-learning on eight windows drawn by priority: two learners with four each, and one with all of them."""
-    random, importance = np.random.default_rng(0), np.float32([0.5, 1, 2, 0.25, 3, 1, 4, 0.5])
-    observation, target = random.normal(size=(8, 3)).astype(np.float32), random.normal(size=8).astype(np.float32)
-    loss = q_learning.q_learning(error=q_learning.squared, discount=0.0, reward_clipping="none", reduction=reduction)
+def computed(loss, observation, target, importance):
+    """Returns what a learner makes of a batch: gradient, metrics and columns. Q is linear, and the first action taken."""
+    weights, count = tf.Variable(tf.ones([3, 2])), len(observation)
+    batch = Chunk(*[()] * len(Chunk._fields))._replace(
+        a_tm1=tf.zeros([1, count], tf.int32), r_t=tf.constant(target)[None], discount_t=tf.ones([1, count]),
+        importance=tf.constant(importance),
+    )  # fmt: skip
+    with tf.GradientTape() as tape:
+        q = tf.constant(observation) @ weights
+        value, metrics = loss(q_values.Windows(q, q, q, tf.ones([count], tf.int32)), batch)
+    columns = tf.cast(metrics.pop("priority")[None], tf.float64)
+    return tape.gradient(value, [weights]), metrics, columns
 
-    def computed(rows):
-        weights = tf.Variable(tf.ones([3, 2]))
-        count = len(observation[rows])
-        batch = Chunk(*[()] * len(Chunk._fields))._replace(
-            a_tm1=tf.zeros([1, count], tf.int32), r_t=tf.constant(target[rows])[None], discount_t=tf.ones([1, count]),
-            importance=tf.constant(importance[rows]),
-        )  # fmt: skip
-        with tf.GradientTape() as tape:
-            q = tf.constant(observation[rows]) @ weights
-            value, metrics = loss(q_values.Windows(q, q, q, tf.ones([count], tf.int32)), batch)
-        columns = tf.cast(metrics.pop("priority")[None], tf.float64)
-        return tape.gradient(value, [weights]), metrics, columns
 
+def combined(shares, *, is_mean):
+    """Returns what each of two learners gets for the share that it `computed`."""
     sums, found = InTwoThreads(), {}
 
     def learn(index):
-        group = groups.Group(index, 2, sums.of(index), is_mean=reduction == "mean")
-        found[index] = group.combine(*computed(slice(4 * index, 4 * index + 4)))
+        group = groups.Group(index, 2, sums.of(index), is_mean=is_mean)
+        found[index] = group.combine(*shares[index])
 
     threads = [threading.Thread(target=learn, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
-    (expected,), metrics, columns = computed(slice(None))
-    for gradients, combined, of_all in found.values():
+    return [found[index] for index in range(2)]
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_weights_of_importance_are_shares_of_the_largest_of_all_learners(reduction):
+    """Q-learning on eight windows drawn by priority: two learners with four each, and one with all of them."""
+    random, importance = np.random.default_rng(0), np.float32([0.5, 1, 2, 0.25, 3, 1, 4, 0.5])
+    observation, target = random.normal(size=(8, 3)).astype(np.float32), random.normal(size=8).astype(np.float32)
+    loss = q_learning.q_learning(error=q_learning.squared, discount=0.0, reward_clipping="none", reduction=reduction)
+    columns_of = (observation, target, importance)
+    shares = [computed(loss, *(column[rows] for column in columns_of)) for rows in (slice(0, 4), slice(4, 8))]
+    (expected,), metrics, columns = computed(loss, *columns_of)
+    for gradients, of_both, of_all in combined(shares, is_mean=reduction == "mean"):
         np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
-        assert combined["importance_max"] == metrics["importance_max"] == 4.0
-        assert float(combined["loss"]) == pytest.approx(float(metrics["loss"]), rel=1e-5)
+        assert of_both["importance_max"] == metrics["importance_max"] == 4.0
+        assert float(of_both["loss"]) == pytest.approx(float(metrics["loss"]), rel=1e-5)
         np.testing.assert_allclose(of_all, columns, rtol=1e-6)
-    assert len(found) == 2
+
+
+SPEC = EnvironmentSpec("numbers", ArraySpec((3,), np.float32), Discrete(2))
+
+
+def table_of(observation, reward, priority):
+    """A table of windows of one step."""
+    lengths = windows.lengths(chunk_spec(SPEC, 1, kept={})._replace(previous_action=(), previous_reward=()))
+    table = memory.MemoryWindows(100, 1, lengths=lengths, priority_exponent=0.6)
+    row = dict(is_first=np.bool_(False), a_tm1=np.int32(0), discount_t=np.float32(1), weights_version=np.int64(0),
+               origin=np.zeros(6, np.int64))  # fmt: skip
+    for x, r, p in zip(observation, reward, priority):
+        table.write([row | dict(observation=x, r_t=np.float32(0))])
+        table.write([row | dict(observation=x, r_t=r)])
+        table.end_windows(np.array([True]), np.array([p]))
+    return table
+
+
+def drawn(table, keys, exponent=0.4):
+    """Returns observation, reward and importance of windows with these keys, as if the table had drawn them."""
+    chance = SimpleNamespace(choice=lambda count, size, p: np.array(keys))
+    batch = windows.to_chunk(table.sample(len(keys), chance), importance_exponent=exponent)
+    return batch.observation[0], batch.r_t[0], batch.importance
+
+
+def test_learners_with_a_table_each_are_one_learner_with_all_that_these_hold():
+    """Half of it in each of two equal tables: a window is drawn twice as likely from one of half the size."""
+    random = np.random.default_rng(1)
+    observation, reward = random.normal(size=(4, 3)).astype(np.float32), random.normal(size=4).astype(np.float32)
+    content = observation, reward, np.array([0.1, 1.0, 3.0, 0.5])
+    loss = q_learning.q_learning(error=q_learning.squared, discount=0.0, reward_clipping="none")
+    of_each, of_all = ([0, 1, 1, 3], [2, 2, 0, 3]), [0, 1, 1, 3, 4 + 2, 4 + 2, 4 + 0, 4 + 3]
+    shares = [computed(loss, *drawn(table_of(*content), keys)) for keys in of_each]
+    everything = table_of(*(np.concatenate([column, column]) for column in content))
+    (expected,), metrics, columns = computed(loss, *drawn(everything, of_all))
+    for gradients, of_both, priorities in combined(shares, is_mean=False):
+        np.testing.assert_allclose(gradients[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(of_both["importance_max"], metrics["importance_max"], rtol=1e-6)
+        np.testing.assert_allclose(priorities, columns, rtol=1e-6)
+    (unweighted,), *_ = computed(loss, *drawn(everything, of_all, exponent=0.0))
+    assert np.abs(unweighted - expected).max() > 0.1, "the weights make a difference"
