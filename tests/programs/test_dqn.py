@@ -14,6 +14,7 @@ from impala.acting.windows import TableWindows, WindowWriter
 from impala.agents import q_learning
 from impala.learning import checkpoints
 from impala.nodes import replaying
+from impala.nodes.playing import play
 from impala.replay.tables import REPLAY
 from impala.replay.windows import drawn, lengths
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
@@ -170,6 +171,24 @@ def make_lockstep(**overrides):
 
 def weights(network):
     return [variable.numpy() for variable in network.trainable_variables]
+
+
+def test_it_learns_cartpole_in_ten_thousand_frames():
+    """The shipped configuration with half the updates and a faster end of exploration; not yet to its 475.
+
+    Five seeds came to 214 and more, this one from 22.
+    """
+    config = config_lib.load("configs/dqn_cartpole.yaml", {
+        "replay.samples_per_insert": 4, "replay.min_size": 500, "agent.epsilon_frames": 6_000, "total_frames": 10_000,
+        "learner.learning_rate_schedule": "constant", "seed": 1,
+    })  # fmt: skip
+    training = lockstep.of(config)
+    before = np.mean(play(training.network, config, num_episodes=16, greedy=False, seed=2**30))
+    for update in training.updates():
+        pass
+    training.close()
+    after = np.mean(play(training.network, config, num_episodes=16, greedy=False, seed=2**30))
+    assert before < 60 and after > 150
 
 
 def test_the_target_network_is_an_older_copy_bit_for_bit():
