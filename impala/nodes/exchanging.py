@@ -126,6 +126,28 @@ class Exchange:
         (verdict, version, frames), settings, statistics = answers[0][:3]
         return Answer(int(verdict), int(version), int(frames), arrays, statistics, settings)
 
+    def agree(self, join: Callable[[], list[int]]) -> None:
+        """Brings all shards of a barrier to one update.
+
+        The last gradient of the worker's earlier life may have reached some shards only: the others wait for it in a
+        round that is over elsewhere. One that is not finite takes its place there, so that they go on without it.
+
+        Args:
+          join: takes over the parameters again, and returns their versions.
+        """
+        from impala.acting import remote
+
+        while len(set(self.versions)) > 1:
+            self._number += 1
+            pending = []
+            for request, shard, version in zip(self._requests, self._shards, self.versions):
+                if version < max(self.versions):
+                    _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
+                    pending.append(request(self._number, np.array([version, 0, 0], np.int64), *arrays))
+            for one in pending:
+                remote.result_of(one, self._should_stop)
+            self.versions = join()
+
 
 def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:
     """Returns how tensors of these shapes are spread over the configured shards."""

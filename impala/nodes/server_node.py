@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from impala.types import EnvironmentSpec
 
 _LOOK_SECONDS = 0.1
 _CATCH_UP_SECONDS = 1.0  # how long a shard waits for what another one has received
+_LAST_SECONDS = 8.0  # for a shard's answer once the run is to end
 
 
 class ShardNode:
@@ -133,11 +135,7 @@ class ShardNode:
 
     def read(self) -> tuple[int, int, list, np.ndarray]:
         """Returns version, frames, parameters and statistics of this shard, once it has begun."""
-        from impala.acting.remote import Refused
-
-        while not self._begun.wait(_LOOK_SECONDS):
-            if self.stop.is_set():
-                raise Refused("the server ends")
+        self._wait_until_it_has_begun()
         return self.server.read()
 
     def target(self) -> tuple[int, list]:
@@ -150,6 +148,7 @@ class ShardNode:
 
     def pause(self) -> list[tuple[int, int, int]]:
         """See `server.ParameterServer`, as for the next two."""
+        self._wait_until_it_has_begun()
         return self.server.pause()
 
     def catch_up(self, newest: Sequence[Sequence[int]]) -> bool:
@@ -157,6 +156,13 @@ class ShardNode:
 
     def resume(self) -> None:
         self.server.resume()
+
+    def _wait_until_it_has_begun(self) -> None:
+        from impala.acting.remote import Refused
+
+        while not self._begun.wait(_LOOK_SECONDS):
+            if self.stop.is_set():
+                raise Refused("the server ends")
 
     def _scheduled(self, frames: int) -> dict[str, float]:
         return population.scaled(self._schedules(frames), self._factors)
@@ -255,7 +261,7 @@ class ServerNode(ShardNode):
         if self.server.version <= newer_than:
             return self.server.version, []
         with self._moment():
-            parts = [self.server.read(), *(pending.result() for pending in [o.futures.read() for o in self._others])]
+            parts = [self.server.read(), *self._answers([other.futures.read() for other in self._others])]
         arrays: list = [None] * len(self._parameters)
         for shard, (_, _, parameters, _) in zip(self._shards, parts):
             for tensor, array in zip(shard.tensors, parameters):
@@ -300,19 +306,33 @@ class ServerNode(ShardNode):
             return
         with self._one_moment:
             try:
-                shards = [self.pause(), *(one.result() for one in [other.futures.pause() for other in self._others])]
+                shards = [self.pause(), *self._answers([other.futures.pause() for other in self._others])]
                 newest: dict[int, tuple[int, int]] = {}
                 for worker, *key in itertools.chain(*shards):
                     newest[worker] = max(newest.get(worker, (-1, -1)), tuple(key))
                 expected = [(worker, *key) for worker, key in newest.items()]
                 pending = [other.futures.catch_up(expected) for other in self._others]
-                if not all([self.catch_up(expected), *(one.result() for one in pending)]):
+                if not all([self.catch_up(expected), *self._answers(pending)]):
                     logging.warning("a worker's gradient has reached only some of the shards: it died on the way")
                 yield
             finally:
                 self.resume()
-                for one in [other.futures.resume() for other in self._others]:
-                    one.result()
+                pending = [other.futures.resume() for other in self._others]
+            self._answers(pending)
+
+    def _answers(self, pending: Sequence[futures.Future]) -> list:
+        """Returns what the other shards answer.
+
+        Raises:
+          TimeoutError: the run was told to end, and one does not answer: it has died.
+        """
+        deadline = None
+        while futures.wait(pending, _LOOK_SECONDS).not_done:
+            if self.stop.is_set():
+                deadline = deadline or time.monotonic() + _LAST_SECONDS
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"a shard has not answered for {_LAST_SECONDS:.0f} s")
+        return [one.result() for one in pending]
 
     @contextlib.contextmanager
     def _hold(self):
@@ -324,7 +344,7 @@ class ServerNode(ShardNode):
 
         with self._moment():
             pending = [other.futures.copy() for other in self._others]
-            states = [self.server.copy(), *(server.State(*one.result()) for one in pending)]
+            states = [self.server.copy(), *(server.State(*state) for state in self._answers(pending))]
             for shard, state in zip(self._shards, states):
                 server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizers)
                 for tensor, array in zip(shard.tensors, state.target):
@@ -344,8 +364,7 @@ class ServerNode(ShardNode):
         jobs = self.head.jobs(self._log, self._copy)
         try:
             self._vary_all()  # before workers can join: they wait until all shards have begun
-            for pending in [o.futures.begin(*self._part(index)) for index, o in enumerate(self._others, start=1)]:
-                pending.result()
+            self._answers([other.futures.begin(*self._part(i)) for i, other in enumerate(self._others, start=1)])
             while not (self.stop.is_set() or self.head.is_done()):
                 self.stop.wait(_LOOK_SECONDS)
                 if self.head.has_trained:
@@ -356,8 +375,7 @@ class ServerNode(ShardNode):
                 if self._factors != self.head.factors:  # it has evolved
                     self._vary_all()
             with self._moment():
-                for pending in [other.futures.end() for other in self._others]:
-                    pending.result()
+                self._answers([other.futures.end() for other in self._others])
                 self.end()
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
@@ -367,8 +385,7 @@ class ServerNode(ShardNode):
         processes.finish(status, words)
 
     def _vary_all(self) -> None:
-        for pending in [other.futures.vary(self.head.factors) for other in self._others]:
-            pending.result()
+        self._answers([other.futures.vary(self.head.factors) for other in self._others])
         self.vary(self.head.factors)
 
     def _copy(self, folder) -> dict[str, Any]:
@@ -382,8 +399,7 @@ class ServerNode(ShardNode):
         with self.server.held():  # nobody reads some shards' new parameters and others' old ones
             number = self.server.num_replaced + 1
             parts = [self._part(index) for index in range(len(self._shards))]
-            for pending in [o.futures.replace(number, *part) for o, part in zip(self._others, parts[1:])]:
-                pending.result()
+            self._answers([other.futures.replace(number, *part) for other, part in zip(self._others, parts[1:])])
             self.replace(number, *parts[0])
         return state
 

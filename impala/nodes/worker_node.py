@@ -42,10 +42,13 @@ class WorkerNode:
         self._shards = exchanging.shards_of(self._config, shapes, worker.facts, len(worker.increments()))
         versions, life = self._join(), remote.new_life(self._incarnation)
         requests = [self._request(server, shard, life) for server, shard in zip(self._servers, self._shards)]
-        return exchanging.Exchange(
+        exchange = exchanging.Exchange(
             requests, self._shards, versions, frames_per_step=self._spec.frames_per_step,
             should_stop=self._stop.is_set,
         )  # fmt: skip
+        if self._config.server.barrier:
+            exchange.agree(self._join)
+        return exchange
 
     def _join(self) -> list[int]:
         """Takes over the server's parameters; returns their version in each shard."""

@@ -220,7 +220,8 @@ def test_actors_of_central_inference_return(catch, program):
 def test_a_killed_shard_of_a_parameter_server_brings_all_back_from_the_newest_checkpoint(catch, name):
     """Shard 0 is in the process server/0; in shard/0 is another one, half of whose parameters nobody else has."""
     process, folder = catch("--checkpoint-period-seconds", 2, "--server.num-shards", 2, config=["train", "--config", "configs/a3c_catch.yaml"])
-    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    has_saved = lambda: (checkpoints.read_state(folder / "checkpoints") or {"updates": 0})["updates"] >= 100  # noqa: E731
+    wait_for(has_saved, START_SECONDS, "a checkpoint of an update that is not soon reached again")
     before = checkpoints.read_state(folder / "checkpoints")["frames"]
     names = ["server/0", "shard/0", "actor/0", "actor/1"]
     nodes = {each: node(process, each) for each in names}

@@ -1,11 +1,14 @@
-"""Several shards of a parameter server: a checkpoint holds the same gradients of all of them."""
+"""Several shards of a parameter server: a checkpoint holds the same gradients of all of them; and the death of one."""
 
+import time
 from concurrent import futures
 
 import numpy as np
+import pytest
 
 from impala import config as config_lib
 from impala.learning.server import Push
+from tests.programs.running import WATCHED, node, restarts, start, wait_for, wait_until_it_trains
 
 NUM_WORKERS, NUM_PUSHES = 4, 60
 
@@ -43,3 +46,17 @@ def test_a_checkpoint_of_two_shards_is_of_one_moment_while_workers_push(tmp_path
             one.result(0)
     assert were_apart, "without a pause the shards have different gradients"
     assert server.server.version == shard.server.version == NUM_WORKERS * NUM_PUSHES, "and none was lost"
+
+
+@pytest.mark.soak
+def test_all_nodes_start_again_within_seconds_of_a_shards_death(tmp_path):
+    """The first can save nothing more, and should not wait for the one that is gone."""
+    folder = tmp_path / "run"
+    two = ["--server.num-shards", 2, "--checkpoint-period-seconds", 2]
+    process = start("train", "--config", "configs/a3c_catch.yaml", "--run", folder, *WATCHED, *two)
+    wait_until_it_trains(folder, 5)
+    time.sleep(3.0)  # there is a checkpoint
+    node(process, "shard/0").kill()
+    began = time.monotonic()
+    wait_for(lambda: restarts(folder), 90, "all have ended")
+    assert time.monotonic() - began < 15, "30 s: the first shard waited for a copy from the one that is gone"
