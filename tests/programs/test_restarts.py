@@ -330,6 +330,33 @@ def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
 
 
 @pytest.mark.soak
+def test_a_replay_that_is_kept_survives_the_learners_death(catch):
+    """All nodes start again: the table is told to end, writes its copy, and its successor reads that."""
+    process, folder = catch(
+        "--replay.checkpoint-minutes", 60, "--checkpoint-period-seconds", 2, config=["train", "apex_catch"]
+    )
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    assert list((folder / "replay").glob("*/*/DONE")) == [], "no copy is due for an hour"
+    victim, table, size = node(process, "learner/0"), node(process, "table/0"), int(rows(folder)[-1]["replay_size"])
+    assert size >= 1_000
+    victim.kill()
+    comes_back(process, victim, "learner/0")
+    assert not table.is_running()
+    learns_on(folder)
+    assert len(list((folder / "replay").glob("*/*/DONE"))) == 1
+    (row,) = restarts(folder)
+    output = ends_in_order(process)
+    assert "learner/0 ended with signal 9: all nodes start again, from the newest checkpoint" in output
+    (said,) = [line for line in output.splitlines() if "transitions in the replay table" in line]
+    assert "the first update waits" not in said
+    num_read = int(said.split("with ")[1].split()[0].replace(",", ""))
+    assert size <= num_read <= size + 16 * 100 * 30, "what came until all had ended, a hundred steps a second each"
+    after = [each for each in rows(folder) if int(each["updates"]) > int(row["updates"]) and each["replay_size"]]
+    assert after and all(int(each["replay_size"]) >= num_read for each in after)
+    assert {each["unsound_chunks"] for each in rows(folder)} == {"0"}
+
+
+@pytest.mark.soak
 def test_half_of_the_actors_killed_again_and_again_cost_no_more_than_their_time(catch):
     """Each time after more than a minute: shorter lives, in a row, are a crash loop, which ends the run."""
     process, folder = catch("--actor.num-actors", 4, "--actor.num-environments", 8)
