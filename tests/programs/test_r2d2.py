@@ -75,6 +75,17 @@ def test_two_learners_rpc_and_a_correction_learn_it_too(arguments, tmp_path):
     assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= 0.95
 
 
+def test_what_is_not_set_is_as_published_by_seed_rl():
+    """Rewards are not clipped, since values are rescaled."""
+    config = config_lib.build({}, {"program": "seed", "agent.name": "r2d2", "environment.name": "catch"})
+    assert (config.loss.reward_clipping, config.agent.value_rescaling, config.loss.discount) == ("none", True, 0.997)
+    assert (config.agent.burn_in, config.learner.unroll_length, config.agent.period, config.agent.n_step) == (40, 80, 80, 5)
+    assert (config.replay.priority_exponent, config.replay.importance_exponent, config.agent.priority_max_share) == (0.9, 0.6, 0.9)
+    assert (config.agent.epsilon_base, config.agent.epsilon_exponent, config.agent.evaluation_epsilon) == (0.4, 7.0, 0.001)
+    assert (config.learner.optimizer, config.learner.learning_rate, config.learner.epsilon) == ("adam", 1e-4, 1e-3)
+    assert config.replay.samples_per_insert == 0.75 and config.agent.target_period == 2_500 and config.agent.dueling
+
+
 SMALL = {"replay.min_size": 320, "agent.target_period": 7, "total_frames": 1500, "learner.batch_size": 8}
 
 
