@@ -180,18 +180,23 @@ def _session(process):
         return None
 
 
-def drawn_after_an_evaluation(process, folder, count=400):
-    """Draws from the run's replay table once something was evaluated; returns (actor, environment) of each window."""
+def played_by(process, folder, everyone):
+    """Draws from the run's replay table, once something was evaluated, until windows of `everyone` have come.
+
+    Returns the (actor, environment) of all that came, `everyone` or not; an actor may begin late.
+    """
     import reverb
 
     from impala.replay import tables
     from impala.types import Origin
 
     wait_for((folder / "evaluations.csv").exists, START_SECONDS, "an evaluation")
-    client = reverb.Client(table_address(process))
-    samples = client.sample(tables.REPLAY, count, emit_timesteps=False, unpack_as_table_signature=True)
-    origins = [Origin(*sample.data["origin"].tolist()) for sample in samples]
-    return [(origin.actor, origin.environment) for origin in origins]
+    client, seen, deadline = reverb.Client(table_address(process)), set(), time.monotonic() + 60
+    while not seen >= everyone and time.monotonic() < deadline:
+        samples = client.sample(tables.REPLAY, 400, emit_timesteps=False, unpack_as_table_signature=True)
+        origins = [Origin(*sample.data["origin"].tolist()) for sample in samples]
+        seen |= {(origin.actor, origin.environment) for origin in origins}
+    return seen
 
 
 def table_address(process):

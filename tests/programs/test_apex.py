@@ -10,23 +10,24 @@ from impala import agents, cli, lockstep, training
 from impala import config as config_lib
 from impala.agents import q_learning
 from impala.nodes import checking, estimates
-from tests.programs.running import ROOT, drawn_after_an_evaluation, interrupted_and_resumed, refused, rows, run
+from tests.programs.running import ROOT, interrupted_and_resumed, played_by, refused, rows, run
 
 APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
+EVERYONE = {(actor, environment) for actor in range(2) for environment in range(8)}
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    """(actor, environment) of what the first of these runs replays; filled by `runs`."""
-    return []
+def players():
+    """Who played what the first of these runs replays; filled by `runs`."""
+    return set()
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, drawn):
+def runs(tmp_path_factory, players):
     """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
     folder = tmp_path_factory.mktemp("runs") / "apex"
     return folder, *interrupted_and_resumed(
-        folder, *APEX, meanwhile=lambda process: drawn.extend(drawn_after_an_evaluation(process, folder))
+        folder, *APEX, meanwhile=lambda process: players.update(played_by(process, folder, EVERYONE))
     )
 
 
@@ -58,9 +59,8 @@ def test_samples_per_insert_are_held_and_priorities_come_back_at_once(runs):
     assert rungs == pytest.approx([ladder[0], ladder[8], ladder[15]]) and last["replay_capacity"] == "100000"
 
 
-def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(runs, drawn):
-    everyone = {(actor, environment) for actor in range(2) for environment in range(8)}
-    assert len(drawn) == 400 and set(drawn) == everyone
+def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(runs, players):
+    assert players == EVERYONE
 
 
 def test_it_is_evaluated_and_exported(runs, tmp_path, capsys):
