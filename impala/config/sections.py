@@ -150,7 +150,7 @@ class ActorConfig(Model):
     num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
-    max_pending: Count = 50  # windows of an actor that may be on their way to the table; one for each environment
+    max_pending: Count = 50  # windows of an actor on their way to the table after a step; one for each environment
     max_episode_frames: Count = 50_000  # of Atari's games in training
 
     @property
