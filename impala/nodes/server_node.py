@@ -396,7 +396,7 @@ class ServerNode(ShardNode):
         state = checkpoints.Checkpoints(folder, **self._trackables).restore(report=logging.warning, read_only=True)
         if state is None:
             raise RuntimeError(f"{folder}: holds no checkpoint")
-        with self.server.held():  # nobody reads some shards' new parameters and others' old ones
+        with self._moment():  # nobody reads some shards' new parameters and others' old ones
             number = self.server.num_replaced + 1
             parts = [self._part(index) for index in range(len(self._shards))]
             self._answers([other.futures.replace(number, *part) for other, part in zip(self._others, parts[1:])])
