@@ -345,7 +345,7 @@ class ServerNode(ShardNode):
         with self._moment():
             pending = [other.futures.copy() for other in self._others]
             states = [self.server.copy(), *(server.State(*state) for state in self._answers(pending))]
-            for shard, state in zip(self._shards, states):
+            for shard, state in reversed(list(zip(self._shards, states))):  # the first's count of iterations is kept
                 server.restore(state, [self._parameters[tensor] for tensor in shard.tensors], self._optimizers)
                 for tensor, array in zip(shard.tensors, state.target):
                     self._target[tensor].assign(array)
