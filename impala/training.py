@@ -144,11 +144,12 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
             while outcome.status is None:
                 try:
                     launched, on_tick = launch()
-                except OSError as error:  # no memory, or the run's folder is gone
+                except (OSError, config_lib.ConfigError) as error:  # no memory, no folder, no room on a cluster
                     if not restarts.count:
                         raise
                     screen.say(f"the nodes cannot be started any more ({error}): the run ends")
-                    outcome = supervising.Outcome(processes.EXIT_TRY_AGAIN)
+                    interrupted = 0 if restarts.has_saved else processes.EXIT_INTERRUPTED
+                    outcome = supervising.Outcome(interrupted if interrupts.count else processes.EXIT_TRY_AGAIN)
                     break
                 try:
                     outcome = supervising.Supervisor(

@@ -262,7 +262,7 @@ def test_environments_the_command_line_and_the_dashboard_import_without_tensorfl
     """An environment-only process, the launcher and the dashboard stay small."""
     run("""if True:
         import sys
-        for name in ["tensorflow", "reverb", "launchpad"]:
+        for name in ["tensorflow", "reverb", "launchpad", "ray"]:
             sys.modules[name] = None
         from impala import cli, config, environments, evaluation, types
         from impala.acting import actors, chunks, policies
@@ -270,6 +270,17 @@ def test_environments_the_command_line_and_the_dashboard_import_without_tensorfl
         from impala.monitoring import dashboard, listing, metrics, plots
         from impala.launching import runs
         from impala.learning import soundness""")
+
+
+def test_programs_and_local_launches_import_without_ray():
+    """It is an extra, and only a cluster needs it."""
+    run("""if True:
+        import sys
+        sys.modules["ray"] = None
+        from impala import training
+        from impala.launching import local, ray_cluster, supervising, threads
+        from impala.nodes import placing
+        from impala.programs import impala""")
 
 
 def test_the_package_itself_imports_nothing():

@@ -17,6 +17,10 @@ class Interrupts:
     def __init__(self):
         self.count, self._last = 0, float("-inf")
 
+    def ask(self) -> None:
+        """Asks for an end in order, as one signal does."""
+        self.count = max(self.count, 1)
+
     def __enter__(self):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it came ignored, nobody could wait for a child
         ours = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup, background jobs: stay ignored

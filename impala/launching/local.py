@@ -35,7 +35,7 @@ class Processes:
       should_stop: asked while modules that nodes share are imported.
     """
 
-    can_start_again = True
+    can_start_again, wants_end = True, False  # see `supervising.Nodes`
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,

@@ -60,6 +60,7 @@ class Placement(NamedTuple):
     ports: tuple[int, int] = (20_000, 29_999)
     own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
+    ignored: Sequence[str] = ()  # facts of a host that may differ from the launcher's
 
 
 def connect(address: str, *, is_trusted: bool) -> None:
@@ -262,7 +263,7 @@ class Nodes:
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
             time.sleep(0.1)
         for name in sorted(standing):
-            self._compare(name)
+            self._compare(name, self._placement.ignored)
         servers = [name for name in standing if self._commands[name].ports]
         try:
             for found in self._ray.get([self._reserve(name) for name in servers], timeout=_ASK_SECONDS):
@@ -343,11 +344,12 @@ class Nodes:
         missing = [names for names in groups if names]
         short = [names for names in missing if any(wanted > there for _, wanted, there in wanted_and_free(names))]
         names = (short or missing)[0]  # what has room may only be slow to start
+        is_here = self._placement.at_launcher(names[0])
+        where, there = (" on the launcher's host", " on all hosts together") if is_here else ("", "")
         lacks = [
-            f"{wanted:g} {what}, of which {there:g} are free"
-            for what, wanted, there in wanted_and_free(names) if wanted
+            f"{wanted:g} {what}, of which {num_free:g} are free{there}"
+            for what, wanted, num_free in wanted_and_free(names) if wanted
         ]  # fmt: skip
-        where = " on the launcher's host" if self._placement.at_launcher(names[0]) else ""
         said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]
         return (
             f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "
@@ -498,8 +500,14 @@ class Nodes:
         if self.has_heard(name):
             self.signal(name, signal.SIGCONT, signal.SIGUSR2)
             time.sleep(1.0)
-            self._polled = 0.0
-            self._poll()
+            hosted = self._hosted[name]
+            older, newer = hosted.question, hosted.actor.status.remote()  # an older answer does not hold the stacks yet
+            asked = [question for question in (older, newer) if question is not None]
+            ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=_END_SECONDS)
+            for question in asked:
+                if question in ready and not hosted.is_over:
+                    self._take(name, question)
+            hosted.question = None if newer in ready else newer
 
     def signal(self, name: str, *numbers: int) -> None:
         """Sends signals to a node's process, if it runs."""

@@ -21,6 +21,7 @@ class Nodes(Protocol):
 
     roles: Roles
     can_start_again: bool
+    wants_end: bool  # a node has called `lp.stop()`; on this machine that sends the launcher a signal instead
 
     def names(self) -> list[str]: ...
     def places(self) -> str: ...  # which nodes stand on which host, for the user; "" if all stand on this machine
@@ -84,6 +85,9 @@ class Supervisor:
             self._on_tick()
             time.sleep(_TICK_SECONDS)
             silent = silent_of(self._nodes.nodes(), self._nodes.roles, self._patience)
+            if self._nodes.wants_end and not self._interrupts.count:
+                self._say("a node has called lp.stop()")
+                self._interrupts.ask()
             if self._interrupts.count:
                 outcome = Outcome(self._end())
             elif silent is not None:
@@ -170,7 +174,9 @@ class Supervisor:
     def _seconds_to_return(self, name: str, status: int) -> float | None:
         """Returns the seconds until a node that died is restarted; None: never, and the user knows or is told why."""
         nodes, is_alone = self._nodes, self._nodes.roles.of(name).returns_alone
-        is_first_start = nodes.node(name).doing == "starting" and not self._restarts.count
+        # A host that joins hours later, and cannot make the node, is no mistake of a run that trains.
+        has_run = self._restarts.count or self._facts().get("has_trained")
+        is_first_start = nodes.node(name).doing == "starting" and not has_run
         if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake: no restart helps
             return None
         verdict = self._restarts.decide(

@@ -9,8 +9,10 @@ import types
 
 import pytest
 
+from impala import config
 from impala.config import ConfigError
 from impala.launching import beats, commands, node_host, ray_cluster, roles
+from impala.nodes import placing
 from tests.programs.running import CATCH, end_of, press_ctrl_c, start
 
 
@@ -84,6 +86,7 @@ class FakeRay:
         import ray.util.scheduling_strategies  # imported from there by `ray_cluster`, past this object
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
+        self.log = b""
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
@@ -93,7 +96,7 @@ class FakeRay:
         if method == "start":
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
-        status = node_host.Status(self.exit_status, beat, True, False, b"")
+        status = node_host.Status(self.exit_status, beat, True, False, self.log)
         return {"describe": self.described, "status": status}.get(method, "done")
 
     def wait(self, answers, **_):
@@ -188,3 +191,24 @@ def test_a_host_that_is_lost_meanwhile_may_be_back(launched):
     with pytest.raises(ray_cluster.NoRoom) as refusal:
         launched(ray.exceptions.RayActorError(error_msg="The node died."))
     assert refusal.value.status == 75 and "(The node died.)" in refusal.value.lines[0]
+
+
+def test_a_commit_made_since_the_start_does_not_keep_the_nodes_from_starting_again(launched):
+    edited = ("there", HERE[1] | {"commit": "another"}, "2")
+    again = placing.placement_again(config.load("configs/catch.yaml"))
+    fake, nodes = launched(edited, ignored=again.ignored)
+    assert len(fake.jobs) == 1
+
+
+def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monkeypatch):
+    """A question without an answer yet is of the time before the dump; its log is taken, too."""
+    fake, nodes = launched(HERE)
+    monkeypatch.setattr(ray_cluster.time, "sleep", lambda _: None)
+    fake.log = b"before\n"
+    look(nodes)  # an answer: it has been heard
+    old = fake.answer("status", ())
+    nodes._hosted["actor/0"].question = Answer(old._replace(log=b"old\n"))
+    fake.log = b"the stacks\n"
+    nodes.dump_stacks("actor/0")
+    assert nodes.log("actor/0").read_bytes() == b"before\nold\nthe stacks\n"
+    assert nodes._hosted["actor/0"].question is None

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala.launching import beats, restarts, supervising
+from impala.launching import beats, interrupts, restarts, supervising
 from impala.launching.roles import Role, Roles
 
 ROLES = Roles([
@@ -15,7 +15,7 @@ ROLES = Roles([
 class Nodes:
     """A learner and an actor, of which the learner has told `facts`."""
 
-    roles, can_start_again = ROLES, True
+    roles, can_start_again, wants_end = ROLES, True, False
 
     def __init__(self, **facts):
         self.facts = facts
@@ -100,3 +100,53 @@ def test_the_last_words_of_a_long_log_are_few(tmp_path):
     assert words[:3] == ["Traceback (most recent call last):", "  here", "ValueError: why"] and len(words) == 200
     log.write_text("\n".join(map(str, range(50))))
     assert supervising._end_of_log(log).splitlines() == [str(number) for number in range(30, 50)]
+
+
+@pytest.mark.parametrize("has_trained, is_mistake", [(False, True), (True, False)])
+def test_a_node_that_fails_at_its_first_start_ends_only_a_run_that_has_not_trained(has_trained, is_mistake):
+    """Hours later it is one host that has just joined, where something is missing."""
+
+    class Late(Nodes):
+        def node(self, name):
+            return super().node(name)._replace(doing="starting" if name == "actor/0" else "running")
+
+        def lived_seconds(self, name):
+            return 3.0
+
+    watched = supervising.Supervisor(
+        Late(has_trained=has_trained), None, on_tick=lambda: None, say=print, new_incarnation=None,
+        restarts=restarts.Restarts(max_in_a_row=2, max_per_hour=60),
+    )  # fmt: skip
+    seconds = [watched._seconds_to_return("actor/0", 1) for _ in range(3)]
+    assert seconds == [None] * 3 if is_mistake else None not in seconds[:2] and seconds[2] is None
+
+
+def test_a_node_that_asks_for_the_end_ends_the_run_in_order():
+    class Asking(Nodes):
+        wants_end, stopped = False, False
+
+        def nodes(self):
+            return {name: self.node(name) for name in self.names()}
+
+        def names(self):
+            return ["learner/0", "actor/0"]
+
+        def ended(self):
+            return dict.fromkeys(self.names(), 0) if self.stopped else {}
+
+        def start_due(self, new_incarnation):
+            self.wants_end = True
+
+        def stop(self, should_kill):
+            self.stopped = True
+
+        def kill(self, name=None):
+            pass
+
+    said, nodes = [], Asking(has_trained=True)
+    watched = supervising.Supervisor(
+        nodes, interrupts.Interrupts(), on_tick=lambda: None, say=said.append, new_incarnation=None,
+        restarts=restarts.Restarts(max_in_a_row=2, max_per_hour=60),
+    )  # fmt: skip
+    assert watched.run() == supervising.Outcome(0) and nodes.stopped
+    assert said[0] == "a node has called lp.stop()" and said[1].startswith("stopping: actor, learner (writes a checkpoint)")
