@@ -101,7 +101,7 @@ def _pod(name: str, job: Job, *, gpus: int) -> dict:
     return {
         "metadata": {"labels": {"impala-run": name}},
         "spec": {
-            "terminationGracePeriodSeconds": _GRACE_SECONDS,  # for the last checkpoint
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,  # if the run hears of it, it saves
             "containers": [{
                 "name": "ray",
                 "image": job.image,

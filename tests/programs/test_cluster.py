@@ -21,8 +21,10 @@ from tests.programs.running import (
     PACED,
     ROOT,
     START_SECONDS,
+    end_of,
     ends_in_order,
     learns_on,
+    press_ctrl_c,
     restarts,
     rows,
     run,
@@ -445,3 +447,28 @@ def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_p
         ray_cluster.wait(ray_cluster.launch(program, tmp_path))
     assert "RuntimeError: broken" in (tmp_path / "logs/broken/0").read_text()
     assert not nodes(cluster)
+
+
+@pytest.mark.soak
+def test_a_frozen_node_is_replaced_and_its_stacks_come_home(cluster, catch):
+    process, folder = catch("--liveness-seconds", 15)
+    victim = nodes(cluster)["actor/1"]
+    time.sleep(3.0)  # so that the launcher has heard that the actor acts: what still starts may be silent for longer
+    victim.suspend()
+    wait_for(lambda: nodes(cluster).get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "another has its place")
+    learns_on(folder)
+    output = ends_in_order(process)
+    assert "actor/1 was silent for" in output and [row["node"] for row in restarts(folder)] == ["actor/1"]
+    assert "most recent call first" in (folder / "logs/actor/1").read_text()
+
+
+@pytest.mark.soak
+def test_a_second_ctrl_c_ends_all_at_once(cluster, catch):
+    process, _ = catch()
+    nodes(cluster)["actor/1"].suspend()  # it would be waited for
+    press_ctrl_c(process)
+    time.sleep(1.0)
+    began = time.monotonic()
+    press_ctrl_c(process)
+    end_of(process)
+    assert process.returncode == 130 and time.monotonic() - began < 10

@@ -118,6 +118,19 @@ def test_a_killed_learner_or_table_brings_all_back_from_the_newest_checkpoint(ca
 
 
 @pytest.mark.soak
+def test_a_learner_that_dies_before_its_first_checkpoint_begins_anew(catch):
+    process, folder = catch("--checkpoint-period-seconds", 3600)
+    victim = node(process, "learner/0")
+    victim.kill()
+    comes_back(process, victim, "learner/0")
+    wait_for(lambda: (found := rows(folder)) and 0 < int(found[-1]["updates"]), START_SECONDS, "it trains")
+    (row,) = restarts(folder)
+    assert row["lost_frames"] == row["frames"] != "0"
+    assert f"{int(row['frames']):,} frames are lost; there is no checkpoint: it begins anew" in ends_in_order(process)
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(rows(folder)[-1]["updates"])
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["actor/0", "learner/0"])
 def test_a_frozen_node_is_replaced(catch, name):
     process, folder = catch("--liveness-seconds", 15)
