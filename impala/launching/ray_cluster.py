@@ -129,6 +129,13 @@ def _silent_stderr():
         os.close(nowhere)
 
 
+def _namespace(ray) -> dict[str, str]:
+    """Returns a fact of a host at a loopback address; there Reverb takes processes of one id for one, and crashes."""
+    if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
+        return {}
+    return {"at a loopback address, the namespace of process ids": os.readlink("/proc/self/ns/pid")}
+
+
 def _ips(ray) -> list[str]:
     return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
 
@@ -152,7 +159,8 @@ class _Host(node_host.NodeHost):
         """Returns the host's name, facts, and Ray's id of it: several hosts may have one name."""
         import ray
 
-        return *super().describe(*compared), ray.get_runtime_context().get_node_id()
+        host, facts = super().describe(*compared)
+        return host, facts | _namespace(ray), ray.get_runtime_context().get_node_id()
 
     def reserve(self, names: Sequence[str], ports: tuple[int, int]) -> dict[str, str]:
         import ray
@@ -204,7 +212,7 @@ class Nodes:
         self._is_ending = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
-        self._facts = node_host.facts(*self._compared)
+        self._facts = node_host.facts(*self._compared) | _namespace(ray)
         self._current_folder = ""
         with contextlib.suppress(OSError):  # it was removed
             self._current_folder = os.getcwd()

@@ -86,7 +86,7 @@ class FakeRay:
         import ray.util.scheduling_strategies  # imported from there by `ray_cluster`, past this object
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
-        self.log = b""
+        self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):

@@ -161,6 +161,26 @@ def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster,
 
 
 @pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0, reason="process ids of one's own need root")
+def test_a_host_at_a_loopback_address_with_process_ids_of_its_own_is_refused(cluster, tmp_path):
+    """Reverb's sampler would crash there when its process has the number of the table's."""
+    import ray
+
+    command = f"{Path(sys.executable).parent}/ray start --num-cpus 5 --block --address {cluster.address}"
+    hidden = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", command]
+    with subprocess.Popen(hidden, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as host:
+        try:
+            with ray.init(cluster.address, log_to_driver=False, logging_level="ERROR"):
+                wait_for(lambda: ray.cluster_resources()["CPU"] >= 2 + 5, START_SECONDS, "the host has joined")
+            large = ["--cluster.actor-cpus", 2.5]  # more than any other host has
+            done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS, *large)
+        finally:
+            host.kill()
+    assert done.returncode == 2 and "at a loopback address, the namespace of process ids is pid:[" in done.stderr, done.stderr
+    assert done.stderr.count("\n") <= 5 and not nodes(cluster)
+
+
+@pytest.mark.soak
 def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, catch):
     process, folder = catch("--checkpoint-period-seconds", 2)
     victim = nodes(cluster)["actor/1"]
