@@ -81,12 +81,14 @@ class FakeRay:
     `described` is what the next actor says of its host, `exit_status` what all say of their process; `jobs` is filled.
     """
 
+    ip = "10.0.0.7"
+
     def __init__(self, described, free):
         import ray
         import ray.util.scheduling_strategies  # imported from there by `ray_cluster`, past this object
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
-        self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
+        self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
@@ -198,6 +200,20 @@ def test_a_commit_made_since_the_start_does_not_keep_the_nodes_from_starting_aga
     again = placing.placement_again(config.load("configs/catch.yaml"))
     fake, nodes = launched(edited, ignored=again.ignored)
     assert len(fake.jobs) == 1
+
+
+@pytest.mark.parametrize("address, is_refused", [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False)])
+def test_another_namespace_of_process_ids_is_refused_at_a_loopback_address_alone(launched, monkeypatch, address, is_refused):
+    fact = "at a loopback address, the namespace of process ids"
+    monkeypatch.setattr(FakeRay, "ip", address)
+    there = HERE[1] | ({fact: "pid:[1]"} if is_refused else {})
+    if not is_refused:
+        assert len(launched(("there", there, "2"))[0].jobs) == 1
+        return
+    with pytest.raises(ConfigError) as refusal:
+        launched(("there", there, "2"))
+    (line,) = refusal.value.lines
+    assert line.startswith(f"actor/0 on there: {fact} is pid:[1] there and pid:[") and refusal.value.status == 2
 
 
 def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monkeypatch):

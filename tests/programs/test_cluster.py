@@ -162,8 +162,8 @@ def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster,
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0, reason="process ids of one's own need root")
-def test_a_host_at_a_loopback_address_with_process_ids_of_its_own_is_refused(cluster, tmp_path):
-    """Reverb's sampler would crash there when its process has the number of the table's."""
+def test_a_host_with_process_ids_of_its_own_trains(cluster, tmp_path):
+    """As a container; at a loopback address it is refused, since Reverb may crash there."""
     import ray
 
     command = f"{Path(sys.executable).parent}/ray start --num-cpus 5 --block --address {cluster.address}"
@@ -176,8 +176,7 @@ def test_a_host_at_a_loopback_address_with_process_ids_of_its_own_is_refused(clu
             done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS, *large)
         finally:
             host.kill()
-    assert done.returncode == 2 and "at a loopback address, the namespace of process ids is pid:[" in done.stderr, done.stderr
-    assert done.stderr.count("\n") <= 5 and not nodes(cluster)
+    assert done.returncode == 0 and float(rows(tmp_path / "run")[-1]["return_mean"]) > 0.8, done.stderr
 
 
 @pytest.mark.soak

@@ -123,9 +123,10 @@ def test_a_learner_that_dies_before_its_first_checkpoint_begins_anew(catch):
     victim = node(process, "learner/0")
     victim.kill()
     comes_back(process, victim, "learner/0")
-    wait_for(lambda: (found := rows(folder)) and 0 < int(found[-1]["updates"]), START_SECONDS, "it trains")
     (row,) = restarts(folder)
     assert row["lost_frames"] == row["frames"] != "0"
+    further = int(row["frames"]) + 1000  # at first there are no rows at all
+    wait_for(lambda: (found := rows(folder)) and int(found[-1]["frames"]) > further, START_SECONDS, "it trains")
     assert f"{int(row['frames']):,} frames are lost; there is no checkpoint: it begins anew" in ends_in_order(process)
     assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(rows(folder)[-1]["updates"])
 
