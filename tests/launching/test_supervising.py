@@ -148,5 +148,5 @@ def test_a_node_that_asks_for_the_end_ends_the_run_in_order():
         nodes, interrupts.Interrupts(), on_tick=lambda: None, say=said.append, new_incarnation=None,
         restarts=restarts.Restarts(max_in_a_row=2, max_per_hour=60),
     )  # fmt: skip
-    assert watched.run() == supervising.Outcome(0) and nodes.stopped
+    assert watched.run() == supervising.Outcome(0) and nodes.stopped and nodes.wants_end, "not before it asked"
     assert said[0] == "a node has called lp.stop()" and said[1].startswith("stopping: actor, learner (writes a checkpoint)")
