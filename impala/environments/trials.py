@@ -31,7 +31,18 @@ def _fault_of_step(step: Step, observation, n: int) -> str | None:
         or fault_of_array("discount", step.discount, (n,), np.float32)
         or fault_of_array("is_first", step.is_first, (n,), np.bool_)
         or fault_of_array("is_last", step.is_last, (n,), np.bool_)
+        or _fault_of_reset(step)
     )
+
+
+def _fault_of_reset(step: Step) -> str | None:
+    """No transition leads to a first step: it has no reward and ends nothing."""
+    is_first = np.asarray(step.is_first)
+    for name, expected in dict(reward=0.0, discount=1.0, is_last=False).items():
+        value = np.asarray(getattr(step, name))
+        if np.any(value[is_first] != expected):
+            return f"{name} is {value} where is_first is {is_first}; expected {expected} there"
+    return None
 
 
 def fault_of_array(name: str, value, shape: tuple[int, ...], dtype) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from impala.types import MAX_INCARNATIONS, Actions, ArraySpec, Chunk, Continuous, Origin
 
-REASONS = ("unreadable", "shape", "number", "action", "discount", "origin", "task", "version")
+REASONS = ("unreadable", "shape", "number", "action", "discount", "episode", "origin", "task", "version")
 _MOST = 1e18  # squares of larger numbers may overflow float32
 _FAR = 100_000  # a leap of seq that is larger than lost chunks can explain
 _MOST_SEQ = 2**62  # bounds seq of an earlier incarnation, whose newest one is not kept
@@ -92,6 +92,9 @@ class Checks:
                 return "action", f"{name} is out of range: {arrays[name].tolist()}"
         if not np.isin(arrays["discount_t"], (0, 1)).all():
             return "discount", "discount_t is neither 0 nor 1"
+        is_reset = arrays["is_first"][..., 1:]
+        if (arrays["r_t"][is_reset] != 0).any() or (arrays["discount_t"][is_reset] != 1).any():
+            return "episode", "a transition to a state that is_first has a reward, or ends an episode"
         return None
 
     def _problem(self, chunk: Mapping[str, np.ndarray]) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ def main(address: str) -> None:
         "observation": sound._replace(observation=np.full_like(sound.observation, np.inf)),
         "logits": sound._replace(logits_tm1=np.full_like(sound.logits_tm1, np.nan)),
         "reward": sound._replace(r_t=np.full_like(sound.r_t, 1e30)),
+        "episode": sound._replace(is_first=np.ones_like(sound.is_first), r_t=np.ones_like(sound.r_t)),
         "origin": sound._replace(origin=np.array(origin._replace(seq=2**50), np.int64)),
         "unreadable": sound._replace(a_tm1=np.zeros(3, np.float64)),
         "short": sound._replace(a_tm1=sound.a_tm1[:-1], r_t=sound.r_t[:-1], discount_t=sound.discount_t[:-1]),

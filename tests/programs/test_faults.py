@@ -251,7 +251,7 @@ def _read_until_closed(terminal):
             pass
 
 
-HOSTILE = dict(action="action", task="task", version="version", origin="origin") | dict.fromkeys(
+HOSTILE = dict(action="action", task="task", version="version", episode="episode", origin="origin") | dict.fromkeys(
     ("number", "observation", "logits", "reward"), "number"
 )  # what is written, and the reason that is counted
 

@@ -87,6 +87,18 @@ def test_a_value_that_no_actor_writes_is_dropped(name, value, reason, caplog):
     assert passes(checks, chunk)
 
 
+def test_a_transition_across_a_reset_has_no_reward_and_ends_nothing():
+    checks, chunk = make()
+    first, going_on = with_value(chunk, "is_first", True, 2), np.ones_like(chunk.discount_t)
+    assert not passes(checks, first), "its discount is 0"
+    assert passes(checks, first._replace(discount_t=going_on))
+    assert passes(checks, with_value(first._replace(discount_t=going_on), "r_t", 1.0, 0)), "the one before has a reward"
+    assert not passes(checks, with_value(first._replace(discount_t=going_on), "r_t", 1.0, 1))
+    assert passes(checks, with_value(chunk, "is_first", True, 0)), "a chunk may begin with an episode"
+    assert checks(stacked(chunk, first, chunk)) == [True, False, True]
+    assert {r: n for r, n in checks.counts_by_reason().items() if n} == {"episode": 3}
+
+
 @pytest.mark.parametrize("changes, reason", [
     (dict(run=6), "origin"), (dict(actor=2), "origin"), (dict(actor=-1), "origin"), (dict(environment=4), "origin"),
     (dict(incarnation=2**20), "origin"), (dict(incarnation=1), "origin"), (dict(seq=-1), "origin"),
