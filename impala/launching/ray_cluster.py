@@ -375,7 +375,7 @@ class Nodes:
             return
         self._polled = time.monotonic()
         for name in self._standing():
-            if not self._hosted[name].is_started:
+            if not self._hosted[name].is_started and not self._is_ending:
                 self._begin_late(name)
         asked = {}
         for name, hosted in self._hosted.items():
@@ -407,7 +407,7 @@ class Nodes:
         except self._ray.exceptions.ActorUnavailableError:  # the network may be back soon; the silence is measured
             return
         except self._ray.exceptions.RayActorError:
-            return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone")
+            return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone", lost_host=True)
         except self._ray.exceptions.RayError as error:  # it could not be started
             return self._lose(name, EXIT_TRY_AGAIN, _line(error))
         hosted.answered, hosted.exit_status = time.monotonic(), hosted.status.exit_status

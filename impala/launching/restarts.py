@@ -45,17 +45,21 @@ class Restarts:
         self._times: collections.deque[float] = collections.deque()  # of the last hour
         self._random = random.Random()  # so that many that died together do not come back together
 
-    def decide(self, name: str, *, lived_seconds: float, progress: int | None = None, now: float) -> Verdict:
+    def decide(
+        self, name: str, *, lived_seconds: float, progress: int | None = None, now: float, lost_host: bool = False
+    ) -> Verdict:
         """Returns what becomes of a node that died at `now`.
 
         Args:
           lived_seconds: since its start.
           progress: a number; if it has not risen since the node's last death, the node counts as having died young.
+          lost_host: it died with its host, which says nothing of the node: it counts in the hour alone.
         """
         if not self._max_in_a_row:
             return Verdict(None)
         stands_still = progress is not None and progress <= self._progress.get(name, -1)
-        self._in_a_row[name] = self._in_a_row[name] + 1 if lived_seconds < _YOUNG_SECONDS or stands_still else 1
+        if not lost_host:
+            self._in_a_row[name] = self._in_a_row[name] + 1 if lived_seconds < _YOUNG_SECONDS or stands_still else 1
         if progress is not None:
             self._progress[name] = max(progress, self._progress.get(name, -1))
         if self._in_a_row[name] > self._max_in_a_row:
@@ -69,7 +73,7 @@ class Restarts:
                 return Verdict(None, words, is_spent=True)
             self._times.append(now)
         self.count += 1
-        seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** (self._in_a_row[name] - 1))
+        seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** max(0, self._in_a_row[name] - 1))
         return Verdict(seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def keep(self, **row) -> None:

@@ -67,7 +67,8 @@ class Supervisor:
     ):  # fmt: skip
         self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
         self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
-        self._first, self._is_budget_spent = f"{nodes.roles.head}/0", False
+        self._first = f"{nodes.roles.head}/0"
+        self._is_budget_spent = self._is_crash_loop = False
 
     def run(self) -> Outcome:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
@@ -140,7 +141,9 @@ class Supervisor:
             return self._bring_back(name, how, seconds)
         self._say("ending the run")
         self._stop()
-        return Outcome(EXIT_INTERRUPTED if self._interrupts.count > 1 else EXIT_TRY_AGAIN)
+        if self._interrupts.count > 1:
+            return Outcome(EXIT_INTERRUPTED)
+        return Outcome(EXIT_FAILED if self._is_crash_loop else EXIT_TRY_AGAIN)
 
     def _bury_ended(self) -> Outcome | None:
         ended, roles = self._nodes.ended(), self._nodes.roles
@@ -182,8 +185,9 @@ class Supervisor:
         verdict = self._restarts.decide(
             name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(),
             progress=None if is_alone else sum(facts["saved_updates"] for facts in self._saved()),
+            lost_host=nodes.node(name).facts.get("lost_host", False),
         )  # fmt: skip
-        self._is_budget_spent = verdict.is_spent
+        self._is_budget_spent, self._is_crash_loop = verdict.is_spent, bool(verdict.reason) and not verdict.is_spent
         if verdict.reason:
             self._say(f"{verdict.reason}: the run ends")
         return verdict.seconds

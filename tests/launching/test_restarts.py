@@ -61,6 +61,16 @@ def test_nodes_of_a_lost_host_count_once():
     assert restarts.decide("actor/0", lived_seconds=100, now=200.0).is_spent and restarts.count == 80
 
 
+def test_a_host_that_is_lost_again_and_again_says_nothing_of_its_nodes():
+    restarts = make(max_in_a_row=1, max_per_hour=4)
+    lose = lambda at: restarts.decide("actor/0", lived_seconds=5, now=at, lost_host=True)  # noqa: E731
+    assert lose(0.0).seconds < 1.3 and lose(10.0).seconds < 1.3
+    assert restarts.decide("actor/0", lived_seconds=5, now=20.0).seconds, "its first death of its own"
+    assert lose(30.0).seconds
+    assert lose(40.0).is_spent, "but there are as many an hour as were allowed"
+    assert make(max_in_a_row=0).decide("actor/0", lived_seconds=5, now=0.0, lost_host=True).seconds is None
+
+
 def test_none_at_all_is_said_without_a_word():
     assert make(max_in_a_row=0).decide("actor/0", lived_seconds=1e6, now=0.0) == (None, "", False)
 

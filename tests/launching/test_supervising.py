@@ -121,6 +121,48 @@ def test_a_node_that_fails_at_its_first_start_ends_only_a_run_that_has_not_train
     assert seconds == [None] * 3 if is_mistake else None not in seconds[:2] and seconds[2] is None
 
 
+@pytest.mark.parametrize("limits, status, says", [
+    (dict(max_in_a_row=2, max_per_hour=60), 1, "actor/0 died 3 times in a row"),
+    (dict(max_in_a_row=5, max_per_hour=2), 75, "2 restarts within an hour"),
+    (dict(max_in_a_row=0, max_per_hour=60), 75, "ending the run"),
+])  # fmt: skip
+def test_a_node_that_freezes_too_often_ends_the_run_as_one_that_dies_does(monkeypatch, limits, status, says):
+    class Frozen(Nodes):
+        dump_stacks, stop, kill, start_again = (lambda *args, **kwargs: None,) * 4
+
+        def lived_seconds(self, name):
+            return 20.0
+
+    said, clock = [], iter(range(0, 1000, 100))
+    monkeypatch.setattr(supervising.time, "monotonic", lambda: next(clock))
+    watched = supervising.Supervisor(
+        Frozen(has_trained=True), SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, new_incarnation=None,
+        restarts=restarts.Restarts(**limits),
+    )  # fmt: skip
+    outcomes = []
+    while not outcomes or outcomes[-1] is None:
+        outcomes.append(watched._bury_silent("actor/0"))
+    assert outcomes[-1].status == status and len(outcomes) == (1 if limits["max_in_a_row"] == 0 else 3)
+    assert any(says in line for line in said)
+
+
+@pytest.mark.parametrize("facts, seconds", [({"lost_host": True}, True), ({}, False)])
+def test_a_node_whose_host_is_lost_young_comes_back_however_often(facts, seconds):
+    class OnHosts(Nodes):
+        def node(self, name):
+            return super().node(name)._replace(facts=facts if name == "actor/0" else {})
+
+        def lived_seconds(self, name):
+            return 3.0
+
+    watched = supervising.Supervisor(
+        OnHosts(), None, on_tick=lambda: None, say=print, new_incarnation=None,
+        restarts=restarts.Restarts(max_in_a_row=1, max_per_hour=60),
+    )  # fmt: skip
+    found = [watched._seconds_to_return("actor/0", 75) is not None for _ in range(3)]
+    assert found == 3 * [True] if seconds else found[1:] == [False, False]
+
+
 def test_a_node_that_asks_for_the_end_ends_the_run_in_order():
     class Asking(Nodes):
         wants_end, stopped = False, False
