@@ -1,12 +1,12 @@
 #!/usr/bin/env python
 """How long a start takes, and how long a node that is killed is missed: scripts/time_returns.py → docs/results/returns.
 
-Runs Catch and Pong on this machine, and Catch on a Ray cluster of one host, three times each. Measured in seconds, from
-outside, by the run's metrics.csv, which grows every half second:
+Runs Catch and Pong on this machine and on a Ray cluster of one host, and Catch with two learners, three times each.
+Measured in seconds, from outside, by the run's metrics.csv, which grows every half second:
 
   first update    from the command to the first row with an update
   actor           from SIGKILL of the only actor to more frames than what it had left behind: 20 batches
-  learner         from SIGKILL of the learner to more frames than there ever were
+  learner         from SIGKILL of the first learner to more frames than there ever were
 
 Writes table.csv, a row for each run. On an otherwise idle machine.
 """
@@ -26,7 +26,7 @@ from impala.learning import checkpoints
 from impala.monitoring import logs
 
 RESULTS = Path("docs/results/returns")
-CASES = (("catch", False), ("pong", False), ("catch", True))
+CASES = (("catch", False, 1), ("pong", False, 1), ("catch", False, 2), ("catch", True, 1), ("pong", True, 1))
 OPTIONS = ("--log-period-seconds", "0.5", "--checkpoint-period-seconds", "5", "--total-frames", "2000000000",
            "--target-return", "1000")  # fmt: skip
 PATIENCE = 300.0
@@ -37,10 +37,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options, table = parser.parse_args(), []
     for number in range(options.rounds):
-        for word, on_cluster in CASES:
+        for word, on_cluster, num_learners in CASES:
             with tempfile.TemporaryDirectory() as folder, place(on_cluster) as where:
-                seconds = measured(word, Path(folder) / "run", where)
-            table.append(dict(round=number, configuration=word, where="cluster" if on_cluster else "local") | seconds)
+                seconds = measured(word, Path(folder) / "run", (*where, "--num-learners", str(num_learners)))
+            case = dict(configuration=word, learners=num_learners, where="cluster" if on_cluster else "local")
+            table.append(dict(round=number) | case | seconds)
             print(table[-1], flush=True)
     write(table, RESULTS)
 
@@ -69,9 +70,9 @@ def place(on_cluster: bool):
         cluster.shutdown()
 
 
-def measured(word: str, folder: Path, where: tuple[str, ...]) -> dict[str, float]:
+def measured(word: str, folder: Path, arguments: tuple[str, ...]) -> dict[str, float]:
     """Runs a configuration, kills its actor, then its learner; returns the seconds of each."""
-    command = [sys.executable, "-m", "impala", "train", word, "--run", str(folder), *OPTIONS, *where]
+    command = [sys.executable, "-m", "impala", "train", word, "--run", str(folder), *OPTIONS, *arguments]
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
