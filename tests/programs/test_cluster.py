@@ -95,13 +95,25 @@ def test_it_learns_on_three_hosts(cluster, tmp_path):
     wait_for(lambda: not nodes(cluster), 30, "no node is left")
 
 
-def test_logs_come_home_and_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch):
+def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
     process, folder = catch(*PACED)
     actors = {name: node for name, node in nodes(cluster).items() if name.startswith("actor")}
     assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes(cluster)) == 4
     assert host_of(nodes(cluster)["learner/0"]) not in {host_of(node) for node in actors.values()}
     last = rows(folder)[-1]
     assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
+    output = ends_in_order(process)
+    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
+    assert (folder / "logs/learner-0.log").is_file()
+    assert "learning on /CPU:0" in (folder / "logs/learner/0").read_text()
+    last = rows(folder)[-1]
+    assert last["unsound_chunks"] == "0" and not restarts(folder)
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(last["updates"])
+
+
+@pytest.mark.soak
+def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch):
+    process, folder = catch(*PACED)
     cluster.remove_node(cluster.hosts.pop(), allow_graceful=False)
     wait_for(lambda: restarts(folder), BACK_SECONDS, "the loss is noticed")
     (lost,) = [row["node"] for row in restarts(folder)]
@@ -111,14 +123,8 @@ def test_logs_come_home_and_a_host_that_is_lost_costs_its_actor_until_another_co
     cluster.hosts.append(cluster.add_node(num_cpus=1))
     wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
     output = ends_in_order(process)
-    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
     assert f"{lost} ended with status 75 (its host, or Ray's worker there, is gone): it starts again" in output
-    assert len(restarts(folder)) == 1
-    assert (folder / "logs/learner-0.log").is_file()
-    assert "learning on /CPU:0" in (folder / "logs/learner/0").read_text()
-    last = rows(folder)[-1]
-    assert last["unsound_chunks"] == "0"
-    assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(last["updates"])
+    assert len(restarts(folder)) == 1 and rows(folder)[-1]["unsound_chunks"] == "0"
 
 
 @pytest.mark.soak
@@ -253,6 +259,80 @@ def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_e
     wait_for(lambda: name in nodes(cluster), 60, "it has a place again")
     assert f"NOTE: {name} has been silent for" in ends_in_order(process)
     assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"} and len(restarts(folder)) == 1
+
+
+@contextlib.contextmanager
+def cable(here: str, there: str):
+    """Yields the name of a network of its own, at the address `there`, that a cable joins to `here`."""
+    name = f"impala{os.getpid()}"
+    ends = f"{name[-8:]}-0", f"{name[-8:]}-1"
+    try:
+        for words in (
+            f"netns add {name}", f"link add {ends[0]} type veth peer name {ends[1]} netns {name}",
+            f"address add {here}/30 dev {ends[0]}", f"link set {ends[0]} up", f"-n {name} link set lo up",
+            f"-n {name} address add {there}/30 dev {ends[1]}", f"-n {name} link set {ends[1]} up",
+        ):  # fmt: skip
+            subprocess.run(["ip", *words.split()], check=True)
+        yield name, lambda state: subprocess.run(["ip", "link", "set", ends[0], state], check=True)
+    finally:
+        subprocess.run(["ip", "link", "delete", ends[0]], check=False)
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+@contextlib.contextmanager
+def ray_host(*arguments, within=()):
+    """Starts a host of Ray's by its own command; yields the process, which is ended with the block."""
+    command = [*within, Path(sys.executable).parent / "ray", "start", "--block", *arguments]
+    nowhere = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([*map(str, command)], **nowhere, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="a network of one's own needs root, and iproute2")
+def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_path):
+    """For five minutes no packet passes: connections hang, and nobody there or here is told that they are broken."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    here, there, folder = "10.213.7.1", "10.213.7.2", tmp_path / "run"
+    with contextlib.ExitStack() as ends:
+        namespace, set_cable = ends.enter_context(cable(here, there))
+        at_head = ("--node-ip-address", here, "--port", 6399, "--num-cpus", 3, "--include-dashboard", "false")
+        far = ("--address", f"{here}:6399", "--node-ip-address", there, "--num-cpus", 1)
+        inside = ("ip", "netns", "exec", namespace)
+        ends.enter_context(ray_host("--head", *at_head))
+        lost = ends.enter_context(ray_host(*far, within=inside))
+        process = start(*CATCH, "--cluster", f"{here}:6399", "--run", folder, *ENDLESS, *TWO_ACTORS)
+        ends.callback(process.kill)
+        wait_until_it_trains(folder, 5)
+        network = lambda process: os.readlink(f"/proc/{process.pid}/ns/net")  # noqa: E731
+        ours = os.readlink("/proc/self/ns/net")
+        (name,) = [name for name, node in nodes(None).items() if network(node) != ours]
+        node = nodes(None)[name]
+        time.sleep(3.0)  # so that the launcher has heard that the actor acts
+        began = time.monotonic()
+        set_cable("down")
+        wait_for(lambda: restarts(folder), 120, "it is given up")
+        print(f"given up after {time.monotonic() - began:.0f} s")
+        updates = int(rows(folder)[-1]["updates"])
+        time.sleep(max(0.0, began + 300 - time.monotonic()))
+        assert int(rows(folder)[-1]["updates"]) > updates + 100, "the other actor is enough"
+        set_cable("up")
+        wait_for(lambda: lost.poll() is not None and not node.is_running(), 60, "nothing of before goes on there")
+        ends.enter_context(ray_host(*far, within=inside))
+        began = time.monotonic()
+        wait_for(lambda: name in nodes(None), 60, "it has a place again")
+        print(f"back after {time.monotonic() - began:.0f} s")
+        learns_on(folder)
+        output = ends_in_order(process)
+        assert f"NOTE: {name} has been silent for" in output
+        assert [row["node"] for row in restarts(folder)] == [name]
+        assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"}
+        wait_for(lambda: not nodes(None), 30, "no node is left")
 
 
 @pytest.mark.soak

@@ -370,23 +370,39 @@ def test_a_replay_that_is_kept_survives_the_learners_death(catch):
     assert {each["unsound_chunks"] for each in rows(folder)} == {"0"}
 
 
+def frames_per_second(folder, seconds):
+    frames, began = int(rows(folder)[-1]["frames"]), time.monotonic()
+    time.sleep(seconds)
+    return (int(rows(folder)[-1]["frames"]) - frames) / (time.monotonic() - began)
+
+
+@pytest.mark.soak
+def test_one_of_eight_actors_costs_its_share_for_seconds(catch):
+    process, folder = catch("--actor.num-actors", 8, "--actor.num-environments", 4)
+    time.sleep(10.0)  # until all eight act
+    undisturbed, learner = frames_per_second(folder, 20), node(process, "learner/0").pid
+    for name in ("actor/0", "actor/5", "actor/7"):
+        victim = node(process, name)
+        victim.kill()
+        disturbed = frames_per_second(folder, 20)
+        print(f"{undisturbed:.0f} frames/s, {disturbed:.0f} in the 20 s after the death of {name}")
+        assert disturbed >= 0.8 * undisturbed and comes_back(process, victim, name) < 1.0
+    assert node(process, "learner/0").pid == learner and len(restarts(folder)) == 3
+    ends_in_order(process)
+    assert {int(row["unsound_chunks"] or 0) for row in rows(folder)} == {0}
+
+
 @pytest.mark.soak
 def test_half_of_the_actors_killed_again_and_again_cost_no_more_than_their_time(catch):
     """Each time after more than a minute: shorter lives, in a row, are a crash loop, which ends the run."""
     process, folder = catch("--actor.num-actors", 4, "--actor.num-environments", 8)
     launcher, chance = psutil.Process(process.pid), random.Random(0)
-
-    def frames_per_second(seconds):
-        frames, began = int(rows(folder)[-1]["frames"]), time.monotonic()
-        time.sleep(seconds)
-        return (int(rows(folder)[-1]["frames"]) - frames) / (time.monotonic() - began)
-
-    undisturbed, learner = frames_per_second(30), node(process, "learner/0").pid
+    undisturbed, learner = frames_per_second(folder, 30), node(process, "learner/0").pid
     rates, opened, memory = [], [], []
     for _ in range(5):
         for number in chance.sample(range(4), 2):
             node(process, f"actor/{number}").kill()
-        rates.append(frames_per_second(70))
+        rates.append(frames_per_second(folder, 70))
         opened.append(launcher.num_fds())
         memory.append(launcher.memory_info().rss)
         assert not [child for child in launcher.children() if child.status() == psutil.STATUS_ZOMBIE]

@@ -1,9 +1,11 @@
 """Two learners of one program, through real processes."""
 
+import contextlib
 import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from impala.learning import checkpoints
@@ -91,6 +93,22 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
         for row in late:
             assert float(row["entropy_cost"]) == pytest.approx(0.01 * float(evolved["entropy_cost"]), rel=1e-4)
     assert not survivors(process)
+
+
+@pytest.mark.soak
+def test_a_learner_that_never_comes_is_named_within_two_minutes(tmp_path):
+    process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)
+
+    began = frozen = time.monotonic()
+    while frozen == began and time.monotonic() < began + START_SECONDS:  # without a pause: it has its name, and meets soon
+        with contextlib.suppress(StopIteration, psutil.NoSuchProcess):
+            node(process, "learner/1").suspend()
+            frozen = time.monotonic()
+    began = frozen
+    errors = end_of(process)
+    assert process.returncode == 75 and "the learners did not meet: no answer from 1 at " in errors, errors
+    print(f"ended after {time.monotonic() - began:.0f} s")
+    assert time.monotonic() - began < 120 and not survivors(process)
 
 
 @pytest.mark.soak

@@ -87,11 +87,11 @@ def test_unsupported_arguments_are_refused_before_anything_is_sent(free_address,
 
 def test_a_message_over_the_limit_is_refused_on_either_side(server, client, monkeypatch):
     with pytest.raises(StatusNotOk) as caught:
-        server.Bind("big", lambda: np.zeros(300 * 2**20, np.uint8))
+        server.Bind("big", lambda: np.zeros(600 * 2**20, np.uint8))
         client.big()
     assert caught.value.code is StatusCode.INTERNAL and "more than" in caught.value.message
     with pytest.raises(grpc.RpcError) as caught:
-        raw_call(server, bytes(300 * 2**20), options=[("grpc.max_send_message_length", -1)])
+        raw_call(server, bytes(600 * 2**20), options=[("grpc.max_send_message_length", -1)])
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -393,7 +393,7 @@ def test_clients_that_are_dropped_leave_nothing_open(server):
 
 
 @pytest.mark.soak
-def test_a_hundred_thousand_calls_and_large_ones_in_bounded_memory(client):
+def test_a_million_calls_and_large_ones_in_bounded_memory(client):
     def rss_mb():
         return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
@@ -401,7 +401,7 @@ def test_a_hundred_thousand_calls_and_large_ones_in_bounded_memory(client):
     for _ in range(5):
         client.echo(array)
     before = rss_mb()
-    for i in range(100_000):
+    for i in range(1_000_000):
         assert client.echo(i) == i
     for _ in range(20):
         client.echo(array)
