@@ -52,7 +52,10 @@ class Follow:
     "core, correction", [("lstm", "vtrace"), *(pytest.param("none", word, marks=pytest.mark.soak) for word in ("vtrace", "ppo_clip"))]
 )
 @pytest.mark.parametrize(
-    "actions, at_first, target", [(MultiDiscrete((3, 3)), 5 / 3, 4.8), (Continuous(2), 2.0, 4.6)], ids=["several", "continuous"]
+    "actions, at_first, target", [
+        pytest.param(MultiDiscrete((3, 3)), 5 / 3, 4.8, id="several", marks=pytest.mark.soak),
+        pytest.param(Continuous(2), 2.0, 4.6, id="continuous"),
+    ],
 )  # fmt: skip
 def test_they_learn_to_follow(actions, at_first, target, core, correction):
     config = config_lib.build({}, {

@@ -111,7 +111,7 @@ def test_impala_seed_ga3c_and_a3c_are_one_number_and_a2c_is_it_too(name):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["catch", "river_swim"])
+@pytest.mark.parametrize("name", [pytest.param("catch", marks=pytest.mark.soak), "river_swim"])
 def test_ppo_with_one_pass_over_one_batch_is_a2c(name):
     """At θ = θ_old its gradient is the policy gradient: check (a) of clip and penalty."""
     for word in ("clip", "penalty"):
@@ -125,7 +125,7 @@ def test_ppo_with_one_pass_over_one_batch_is_a2c(name):
 WORDS = sorted(set(typing.get_args(Correction)) - {"vtrace"})
 
 
-@pytest.mark.parametrize("word", [*WORDS[::4], *(pytest.param(word, marks=pytest.mark.soak) for word in WORDS if word not in WORDS[::4])])
+@pytest.mark.parametrize("word", [*WORDS[::9], *(pytest.param(word, marks=pytest.mark.soak) for word in WORDS if word not in WORDS[::9])])
 def test_any_correction_is_the_same_number_in_all_of_them(word):
     configs = [config(program, loss__correction=word, loss__target_period=2) for program in ("impala", "seed", "ga3c")]
     weights = [played(one, num_updates=3)[0] for one in configs]

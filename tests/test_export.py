@@ -42,7 +42,8 @@ def make_run(folder, **overrides):
 @pytest.mark.parametrize(
     "overrides",
     [
-        {}, {"network__core": "lstm"}, {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace"},
+        *(pytest.param(keys, marks=pytest.mark.soak) for keys in ({}, {"network__core": "lstm"})),
+        {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace"},
         {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2},
     ],
 )

@@ -8,7 +8,10 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.soak] * path.stem.startswith("3_"))
+    for path in sorted(FOLDER.glob("*.ipynb"))
+])  # fmt: skip
 def test_runs(path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient

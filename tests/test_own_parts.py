@@ -204,6 +204,7 @@ def test_file_and_hash(folder):
 # --- training
 
 
+@pytest.mark.soak
 def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(folder, tmp_path):
     """One of each at once, in the current folder of the command, as a user has them; `versions.txt` names the file."""
     data = {
@@ -260,7 +261,7 @@ def test_an_agent_of_ones_own_trains_in_the_processes_of_every_program(folder, t
 
 
 @pytest.mark.parametrize("word, keys", [
-    ("q_unrolls_catch", {}), ("dqn_catch", {"replay.min_size": 300}),
+    pytest.param("q_unrolls_catch", {}, marks=pytest.mark.soak), ("dqn_catch", {"replay.min_size": 300}),
     pytest.param("r2d2_catch", {"replay.min_size": 300}, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says_the_same(folder, word, keys):

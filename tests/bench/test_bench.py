@@ -97,8 +97,9 @@ def test_several_learners_are_measured_and_a_parameter_server_has_no_learner_of_
 
 
 @pytest.mark.parametrize("name, keys, exponent, is_weighed", [
-    ("apex_catch", {}, 0.6, True), ("dqn_catch", {}, None, False),
-    ("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True), ("r2d2_catch", {}, 0.9, True),
+    ("apex_catch", {}, 0.6, True), pytest.param("dqn_catch", {}, None, False, marks=pytest.mark.soak),
+    pytest.param("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True, marks=pytest.mark.soak),
+    pytest.param("r2d2_catch", {}, 0.9, True, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_sampling_alone_is_that_of_the_program(alone, name, keys, exponent, is_weighed):
     """By priority, which costs more than uniformly, and with weights of importance."""
@@ -134,6 +135,7 @@ def _how_it_draws(config):
     return (options.prioritized.priority_exponent if kind == "prioritized" else kind), all(found)
 
 
+@pytest.mark.soak
 def test_sequences_are_written_drawn_and_learned(alone):
     assert list(bench.parts_of(R2D2)) == ["env", "inference", "learner", "insert", "sample"]
     for part in bench.parts_of(R2D2).values():
@@ -150,7 +152,8 @@ SPEC_OF_CHAIN = EnvironmentSpec("memory_chain", ArraySpec((3,), np.float32), Dis
 
 
 @pytest.mark.parametrize("name, part, keys", [
-    ("apex_dpg_pendulum", "insert", {}), ("q_unrolls_catch", "table", {}), ("q_unrolls_catch", "learner", {"network.core": "lstm"}),
+    ("apex_dpg_pendulum", "insert", {}), ("q_unrolls_catch", "table", {}),
+    pytest.param("q_unrolls_catch", "learner", {"network.core": "lstm"}, marks=pytest.mark.soak),
     ("q_unrolls_catch", "table", {"loss.correction": "n_step"}), ("q_unrolls_catch", "table", {"network.core": "lstm"}),
 ])  # fmt: skip
 def test_a_part_of_agents_that_keep_other_things_of_a_decision(alone, name, part, keys):
@@ -158,7 +161,7 @@ def test_a_part_of_agents_that_keep_other_things_of_a_decision(alone, name, part
     assert alone(bench.parts_of(config)[part], config, 0.3) > 10
 
 
-@pytest.mark.parametrize("name", ["dppo", "gorila"])
+@pytest.mark.parametrize("name", ["dppo", pytest.param("gorila", marks=pytest.mark.soak)])
 def test_a_worker_of_a_parameter_server_alone(alone, name):
     config = config_lib.load(f"configs/{name}_catch.yaml")
     assert alone(PARTS["learner"], config, 0.3) > 10

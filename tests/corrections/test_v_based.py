@@ -514,9 +514,9 @@ def test_the_vtrace_policy_gradient_can_prefer_the_worse_action():
 
 
 @pytest.mark.parametrize("parameters, tolerance", [
-    (dict(clip_rho=1.0, clip_c=1.0), 0.05),
-    (dict(clip_rho=1.0, clip_c=0.25), 0.05),
-    (dict(clip_rho=2.0, clip_c=1.0), 0.05),
+    pytest.param(dict(clip_rho=1.0, clip_c=1.0), 0.05, marks=pytest.mark.soak),
+    pytest.param(dict(clip_rho=1.0, clip_c=0.25), 0.05, marks=pytest.mark.soak),
+    pytest.param(dict(clip_rho=2.0, clip_c=1.0), 0.05, marks=pytest.mark.soak),
     (dict(clip_rho=1.0, clip_c=1.0, lambda_=0.9), 0.05),
 ])  # fmt: skip
 def test_stochastic_updates_converge_to_the_fixed_point_and_to_no_other(parameters, tolerance):

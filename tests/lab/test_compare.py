@@ -114,7 +114,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
     running.wait_for(lambda: not running.survivors(process), 10, "the end of its workers")
 
 
-@pytest.mark.parametrize("how", [pytest.param("once", marks=pytest.mark.soak), "always"])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["once", "always"])
 def test_a_cell_that_fails_is_tried_again_and_ends_nothing_else(tmp_path, how):
     import yaml
 

@@ -26,6 +26,7 @@ def lines_of(capsys):
     return {line[5:22].strip(): line for line in capsys.readouterr().out.splitlines()}
 
 
+@pytest.mark.soak
 def test_nothing_is_wrong_here(capsys):
     status = doctor.main()
     lines = lines_of(capsys)

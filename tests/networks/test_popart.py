@@ -150,7 +150,7 @@ class Paid(Follow):
         return np.concatenate([0 * cues, cues] if self._is_other else [cues, 0 * cues], axis=1)
 
 
-@pytest.mark.parametrize("popart", [True, False])
+@pytest.mark.parametrize("popart", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_rewards_of_very_different_size_are_learnt_together(popart):
     """Without PopArt value errors of the task that pays 1,000 times more fill the clipped norm: its policy stays."""
     config = config_lib.build({}, {

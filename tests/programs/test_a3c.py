@@ -156,6 +156,7 @@ def test_its_staleness_is_that_of_two_workers(runs):
     assert all(0.0 <= share <= 1.0 for share in busy) and max(busy) > 0.0
 
 
+@pytest.mark.soak
 def test_a_worker_killed_while_it_works_harms_nobody_and_comes_back(tmp_path):
     folder = tmp_path / "run"
     process = start(*A3C, "--run", folder, "--target-return", 2, "--total-frames", 10**9)
@@ -267,6 +268,7 @@ def test_what_a3c_cannot_do_is_refused(overrides, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.soak
 def test_more_shards_than_tensors_are_refused(tmp_path):
     result = run(*A3C, "--run", tmp_path / "run", "--server.num-shards", 9)
     assert result.returncode == 2

@@ -173,6 +173,7 @@ def test_an_update_that_is_not_finite_changes_no_priority():
     training.close()
 
 
+@pytest.mark.soak
 def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path, capsys):
     import tensorflow as tf
 

@@ -58,6 +58,7 @@ def test_a_resumed_run_says_that_it_refills_its_replay_and_does_before_it_learns
     assert int(first["replay_size"]) >= 1_000
 
 
+@pytest.mark.soak
 def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
     kept = [*DQN, "--run", tmp_path / "run", "--replay.checkpoint-minutes", 60, "--target-return", "null"]
     first = run(*kept, "--total-frames", 1_200)
@@ -71,6 +72,7 @@ def test_a_replay_that_is_kept_is_there_when_the_run_is_resumed(tmp_path):
     assert int(rows(tmp_path / "run")[-1]["unsound_chunks"]) == 0
 
 
+@pytest.mark.soak
 def test_frames_that_were_played_before_the_first_update_are_kept(tmp_path):
     process = start(*DQN, "--run", tmp_path / "run", "--replay.min-size", 90_000)
     wait_for(lambda: (written := rows(tmp_path / "run")) and int(written[-1]["frames"]) >= 700, START_SECONDS, "frames")
@@ -91,6 +93,7 @@ def test_samples_are_four_an_insert_but_for_a_few_batches(runs):
     assert num_inserted > 1_000 and num_drawn == pytest.approx(4 * num_inserted, abs=9 * 32), "2 % after 3,600 inserts"
 
 
+@pytest.mark.soak
 def test_the_table_of_dqn_gives_eight_samples_an_insert_within_two_percent():
     """Both sides run as fast as the table lets them, and count for themselves what they put in and take out."""
     spec = EnvironmentSpec("small", ArraySpec((2,), np.float32), Discrete(2))
@@ -147,6 +150,7 @@ def test_rows_tell_of_exploration_replay_and_errors_and_not_of_a_policy(runs):
     assert float(last["actor_environment_fraction"]) > 0 and float(last["learner_wait_fraction"]) < 1
 
 
+@pytest.mark.soak
 def test_it_is_evaluated_and_exported(runs, tmp_path):
     folder, _, _ = runs
     result = run("evaluate", folder, "--episodes", 32)

@@ -51,7 +51,10 @@ def played(configuration, num_updates):
     return weights.arrays, updates
 
 
-@pytest.mark.parametrize("more", [{}, {"agent__double": True, "agent__n_step": 3}, {"loss__correction": "retrace", "agent__n_step": 3}])
+@pytest.mark.parametrize("more", [
+    {}, pytest.param({"agent__double": True, "agent__n_step": 3}, marks=pytest.mark.soak),
+    pytest.param({"loss__correction": "retrace", "agent__n_step": 3}, marks=pytest.mark.soak),
+])  # fmt: skip
 def test_one_bundle_without_staleness_is_dqn_with_adagrad_bit_for_bit(more):
     dqn, of_dqn = played(config("dqn", **more), 200)
     ours, of_ours = played(config(server__max_staleness=0, server__outlier_deviations=None, **more), 200)

@@ -131,6 +131,7 @@ def test_the_other_tables_of_fresh_chunks_train_too(tmp_path, kind):
     assert int(last["missing_chunks"]) <= (32 if kind == "uniform_once" else 10_000)
 
 
+@pytest.mark.soak
 def test_continuous_actions_cross_processes_and_are_exported(tmp_path):
     folder = tmp_path / "pendulum"
     command = [
@@ -173,6 +174,7 @@ def test_a_recurrent_network_learns_resumes_and_is_evaluated(tmp_path):
     assert result.returncode == 2 and "network.core" in result.stderr
 
 
+@pytest.mark.soak
 def test_the_evaluator_keeps_the_best_and_the_lag_stays_under_its_bound(tmp_path):
     """32 environments and batches of 8 imply 8 updates of lag; a queue of one batch is what 9 leave."""
     folder = tmp_path / "catch"
@@ -290,6 +292,7 @@ def test_a_killed_launcher_takes_its_nodes_along_however_young_they_are(tmp_path
     wait_for(lambda: not survivors(process), END_SECONDS, "the end of the nodes")
 
 
+@pytest.mark.soak
 def test_a_pipe_that_is_closed_costs_no_checkpoint(tmp_path):
     process = start(*CATCH, *WATCHED, "--run", tmp_path / "run")
     wait_until_it_trains(tmp_path / "run")

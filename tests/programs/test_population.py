@@ -263,8 +263,9 @@ def test_it_waits_for_the_others_last_frames(folder):
     assert are_others_done(config, 0, folder) and not are_others_done(config, 1, folder)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("start, height", [
-    pytest.param(running.CATCH, 1072, id="impala"), pytest.param(A3C, 1430, id="a3c", marks=pytest.mark.soak),
+    pytest.param(running.CATCH, 1072, id="impala"), pytest.param(A3C, 1430, id="a3c"),
 ])  # fmt: skip
 def test_a_population_evolves_and_resumes(start, height, tmp_path):
     folder = tmp_path / "run"

@@ -46,13 +46,16 @@ def test_how_often_a_step_is_trained_on_is_held_and_steps_are_counted(runs):
     assert int(last["replay_size"]) == pytest.approx(int(last["played_steps"]) * 11 / 10 - 16 * 25, abs=16 * 20)
     assert 0 < float(last["priority_seconds"]) < 0.5 and 1e-6 <= float(last["priority_p50"]) <= float(last["priority_max"])
     assert float(last["exploration_epsilon"]) == pytest.approx(np.mean(0.4 ** (1 + 7 * np.arange(16) / 15)))
-    assert float(last["inference_batch_mean"]) > 1 and not last["lag_mean"] and float(last["replay_lag_mean"]) > 5
+    assert float(last["inference_batch_mean"]) > 1 and not last["lag_mean"]
+    # Not of the last row alone: the second run may be over after a few updates.
+    assert max(float(row["replay_lag_mean"]) for row in rows(folder) if row["replay_lag_mean"]) > 5
 
 
 def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(runs, players):
     assert players == EVERYONE
 
 
+@pytest.mark.soak
 def test_it_is_evaluated_and_exported(runs, tmp_path):
     import tensorflow as tf
 
@@ -125,6 +128,7 @@ def test_of_length_one_without_a_core_it_is_double_dqn():
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=0, atol=2e-5)
 
 
+@pytest.mark.soak
 def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_difference():
     count, one = final(make_lockstep(total_frames=900))
     assert count > 10
@@ -152,7 +156,7 @@ def test_first_priorities_are_the_learners_with_the_same_weights(keys):
     training.close()
 
 
-@pytest.mark.parametrize("correction", ["n_step", "retrace"])
+@pytest.mark.parametrize("correction", ["n_step", pytest.param("retrace", marks=pytest.mark.soak)])
 def test_samples_per_insert_are_exact(correction):
     training = make_lockstep(**{"loss.correction": correction})
     count, _ = final(training)

@@ -57,6 +57,7 @@ def test_weights_change_within_an_unroll(finished):
     assert len(later) > 100 and np.mean([version[-1] > version[0] for version in later]) > 0.5
 
 
+@pytest.mark.soak
 def test_every_step_names_the_version_whose_logits_it_has(tmp_path, monkeypatch):
     """The learner's node stepped by hand, an update after every second decision."""
     import impala.launching  # noqa: F401, isort: skip

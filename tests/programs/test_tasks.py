@@ -62,8 +62,30 @@ def test_the_full_action_set_unites_games():
     assert spec.actions.num_actions == 18 and spec.name == ", ".join(GAMES)
 
 
+def check_shares(folder, names, total_frames, slack=0):
+    """Equal shares of frames, a row for each task, and episodes of both."""
+    rows = read_csv(folder / "tasks.csv")
+    assert [row["environment"] for row in rows[-2:]] == names
+    frames = np.array([int(row["frames"]) for row in rows[-2:]])
+    # Episodes that end mask a transition each; else one round of chunks is all that the games can be apart.
+    assert frames.sum() == int(read_csv(folder / "metrics.csv")[-1]["frames"]) >= total_frames
+    assert np.ptp(frames) <= 0.02 * frames.sum() + slack, frames
+    assert "1" in {row["task"] for row in read_csv(folder / "episodes.csv")}
+
+
+def test_a_run_of_two_tasks(tmp_path):
+    names = ["catch", running.PACED[1]]
+    result = running.run(
+        *running.CATCH, "--environment.name", f"[{', '.join(names)}]", "--run", tmp_path / "run", "--loss.popart", "true",
+        "--actor.num-lanes", 2, "--total-frames", 15_000, "--target-return", "null", "--log-period-seconds", 1,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    check_shares(tmp_path / "run", names, 15_000, slack=16 * 20)  # a round of one task's chunks
+
+
+@pytest.mark.soak
 def test_a_run_of_two_games(tmp_path):
-    """In processes: equal shares of frames, a row for each task, and an evaluation of both."""
+    """In processes: their shares, and an evaluation of both."""
     games = ["atari:space_invaders", "atari:breakout"]  # soon over
     result = running.run(
         "train", "--environment.name", f"[{', '.join(games)}]", "--run", tmp_path / "run",
@@ -72,13 +94,7 @@ def test_a_run_of_two_games(tmp_path):
         "--learner.unroll-length", 10, "--total-frames", 12_000,  # longer than the second between two reports
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    rows = read_csv(tmp_path / "run" / "tasks.csv")
-    assert [row["environment"] for row in rows[-2:]] == games
-    frames = np.array([int(row["frames"]) for row in rows[-2:]])
-    # Episodes that end mask a transition each; else one round of chunks is all that the games can be apart.
-    assert frames.sum() == int(read_csv(tmp_path / "run" / "metrics.csv")[-1]["frames"]) >= 12_000
-    assert np.ptp(frames) <= 0.02 * frames.sum(), frames
-    assert "1" in {row["task"] for row in read_csv(tmp_path / "run" / "episodes.csv")}
+    check_shares(tmp_path / "run", games, 12_000)
     evaluated = running.run("evaluate", tmp_path / "run", "--episodes", 1)
     assert evaluated.returncode == 0, evaluated.stderr[-2000:]
     assert all(f"{name}: " in evaluated.stdout for name in games) and "human-normalised: median" in evaluated.stdout
