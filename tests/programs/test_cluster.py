@@ -15,6 +15,7 @@ import pytest
 
 from impala.launching import node_host, ray_cluster
 from impala.learning import checkpoints
+from tests.faults.hosts import cable, head, ray_host
 from tests.programs.running import (
     CATCH,
     ENDLESS,
@@ -261,36 +262,6 @@ def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_e
     assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"} and len(restarts(folder)) == 1
 
 
-@contextlib.contextmanager
-def cable(here: str, there: str):
-    """Yields the name of a network of its own, at the address `there`, that a cable joins to `here`."""
-    name = f"impala{os.getpid()}"
-    ends = f"{name[-8:]}-0", f"{name[-8:]}-1"
-    try:
-        for words in (
-            f"netns add {name}", f"link add {ends[0]} type veth peer name {ends[1]} netns {name}",
-            f"address add {here}/30 dev {ends[0]}", f"link set {ends[0]} up", f"-n {name} link set lo up",
-            f"-n {name} address add {there}/30 dev {ends[1]}", f"-n {name} link set {ends[1]} up",
-        ):  # fmt: skip
-            subprocess.run(["ip", *words.split()], check=True)
-        yield name, lambda state: subprocess.run(["ip", "link", "set", ends[0], state], check=True)
-    finally:
-        subprocess.run(["ip", "link", "delete", ends[0]], check=False)
-        subprocess.run(["ip", "netns", "delete", name], check=False)
-
-
-@contextlib.contextmanager
-def ray_host(*arguments, within=()):
-    """Starts a host of Ray's by its own command; yields the process, which is ended with the block."""
-    command = [*within, Path(sys.executable).parent / "ray", "start", "--block", *arguments]
-    nowhere = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with subprocess.Popen([*map(str, command)], **nowhere, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
 @pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="a network of one's own needs root, and iproute2")
 def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_path):
@@ -389,25 +360,6 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, argume
     done = run(*CATCH, "--run", tmp_path / "run", *TWO_ACTORS, *arguments)
     assert done.returncode == status and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not nodes(cluster)
-
-
-HEAD = """
-import sys
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=4, include_dashboard=False))
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
-
-
-@contextlib.contextmanager
-def head(**environment):
-    """Starts a host of Ray's in a process of its own; yields its address."""
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    with subprocess.Popen([sys.executable, "-c", HEAD], env=os.environ | environment, text=True, **pipes) as process:
-        yield process.stdout.readline().strip()
-        process.stdin.close()
 
 
 @pytest.mark.soak

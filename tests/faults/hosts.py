@@ -1,0 +1,67 @@
+"""Hosts of Ray's in processes of their own, some in a network of their own whose cable can be broken."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=4, include_dashboard=False))
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def head(**environment) -> Iterator[str]:
+    """Starts a host of Ray's in a process of its own; yields its address."""
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([sys.executable, "-c", HEAD], env=os.environ | environment, text=True, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+@contextlib.contextmanager
+def cable(here: str, there: str) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """Makes a network of its own at the address `there`, which a cable joins to `here`; needs root, and iproute2.
+
+    Yields its name, and a function that sets the cable "down", so that no packet passes, or "up" again.
+    """
+    name = f"impala{os.getpid()}"
+    ends = f"{name[-8:]}-0", f"{name[-8:]}-1"
+    try:
+        for words in (
+            f"netns add {name}", f"link add {ends[0]} type veth peer name {ends[1]} netns {name}",
+            f"address add {here}/30 dev {ends[0]}", f"link set {ends[0]} up", f"-n {name} link set lo up",
+            f"-n {name} address add {there}/30 dev {ends[1]}", f"-n {name} link set {ends[1]} up",
+        ):  # fmt: skip
+            _run(words)
+        yield name, lambda state: _run(f"link set {ends[0]} {state}")
+    finally:
+        for words in (f"link delete {ends[0]}", f"netns delete {name}"):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run(words)
+
+
+def _run(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True)
+
+
+@contextlib.contextmanager
+def ray_host(*arguments, within=()) -> Iterator[subprocess.Popen]:
+    """Starts a host by Ray's own command; yields the process, which is ended with the block.
+
+    `within`: words before that command, such as those that run it in another network.
+    """
+    command = [*within, Path(sys.executable).parent / "ray", "start", "--block", *arguments]
+    nowhere = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([*map(str, command)], **nowhere, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
