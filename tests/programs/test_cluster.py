@@ -15,6 +15,7 @@ import pytest
 
 from impala.launching import node_host, ray_cluster
 from impala.learning import checkpoints
+from tests.faults import certificates
 from tests.faults.hosts import cable, head, ray_host
 from tests.programs.running import (
     CATCH,
@@ -373,6 +374,22 @@ def test_who_lacks_rays_token_is_refused_in_one_line(tmp_path):
         ours = dict(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=40 * "a")
         done = run(*CATCH, "--cluster", address, "--run", tmp_path / "run", "--total-frames", 20_000, **ours)
         assert done.returncode == 0 and "Ray asks for no token" not in done.stdout, done.stderr
+
+
+@pytest.mark.soak
+def test_hosts_that_show_certificates_train_and_who_shows_none_or_another_is_refused_in_one_line(tmp_path):
+    import ray
+
+    names = "IP:127.0.0.1", "DNS:localhost", f"IP:{ray.util.get_node_ip_address()}"
+    ours, theirs = (certificates.make(tmp_path / name, names) for name in ("ours", "theirs"))
+    with head(**ours) as address:
+        command = (*CATCH, "--cluster", address, "--run", tmp_path / "run", "--total-frames", 20_000)
+        done = run(*command, **ours)
+        assert done.returncode == 0 and "learning on" in (tmp_path / "run/logs/learner/0").read_text(), done.stderr
+        for environment in (theirs, {}):
+            done = run(*command, **environment)
+            assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+            assert f"--cluster {address}: no answer of Ray's within" in done.stderr
 
 
 @pytest.mark.soak

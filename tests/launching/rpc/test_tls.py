@@ -1,7 +1,5 @@
 """Mutual TLS: real certificates, and who is let in with which."""
 
-import subprocess
-
 import grpc
 import pytest
 
@@ -9,31 +7,20 @@ from impala.launching.rpc.client import Client
 from impala.launching.rpc.connection import CALL_PATH
 from impala.launching.rpc.server import Server
 from impala.launching.rpc.status import StatusCode, StatusNotOk
+from tests.faults.certificates import make
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Folders with key.pem, certificate.pem and authority.pem, of two authorities that do not know each other."""
-    folders = {}
-    for name in ("ours", "theirs"):
-        folder = folders[name] = tmp_path_factory.mktemp(name)
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        for command in (
-            "req -x509 -newkey rsa:2048 -nodes -keyout authority.key -out authority.pem -subj /CN=authority -days 2",
-            "req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=node",
-            "x509 -req -in request.pem -CA authority.pem -CAkey authority.key -CAcreateserial -out certificate.pem "
-            "-days 2 -extfile names",
-        ):
-            subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
-    return folders
+    """Ray's variables of two authorities that do not know each other."""
+    return {name: make(tmp_path_factory.mktemp(name)) for name in ("ours", "theirs")}
 
 
 @pytest.fixture
 def use(certificates, monkeypatch):
     def use_those_of(name):
-        monkeypatch.setenv("RAY_USE_TLS", "1")
-        for variable, file in (("SERVER_CERT", "certificate"), ("SERVER_KEY", "key"), ("CA_CERT", "authority")):
-            monkeypatch.setenv(f"RAY_TLS_{variable}", str(certificates[name] / f"{file}.pem"))
+        for variable, value in certificates[name].items():
+            monkeypatch.setenv(variable, value)
 
     return use_those_of
 
@@ -63,7 +50,7 @@ def test_who_shows_none_or_a_strangers_is_not_let_in(secured, use, certificates,
     for name in ("theirs", "ours"):  # the second trusts the server, and still has nothing to show
         client = Client(secured.address, call_timeout=3, wait_for_ready=False)
         if name == "ours":
-            monkeypatch.setenv("RAY_TLS_CA_CERT", str(certificates["ours"] / "authority.pem"))
+            monkeypatch.setenv("RAY_TLS_CA_CERT", certificates["ours"]["RAY_TLS_CA_CERT"])
         with pytest.raises(StatusNotOk) as caught:
             client.echo(1)
         assert caught.value.code in (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED)
