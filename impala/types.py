@@ -87,8 +87,8 @@ class Step(NamedTuple):
     """The result of one step in each of N environments.
 
     The step after `is_last` ignores its action and returns the first observation of a new episode with `is_first`:
-    there is no transition across a reset, so losses mask it. An environment that needs several steps to begin sets
-    `is_first` in each of them.
+    there is no transition across a reset, so losses mask it; its reward is 0, its discount 1 and `is_last` False. An
+    environment that needs several steps to begin sets `is_first` in each of them.
     """
 
     observation: np.ndarray  # [N, …]

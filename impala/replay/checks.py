@@ -92,9 +92,9 @@ class Checks:
                 return "action", f"{name} is out of range: {arrays[name].tolist()}"
         if not np.isin(arrays["discount_t"], (0, 1)).all():
             return "discount", "discount_t is neither 0 nor 1"
-        is_reset = arrays["is_first"][..., 1:]
+        is_reset = arrays["is_first"][..., -arrays["r_t"].shape[-1] :]  # of windows it covers older planes too
         if (arrays["r_t"][is_reset] != 0).any() or (arrays["discount_t"][is_reset] != 1).any():
-            return "episode", "a transition to a state that is_first has a reward, or ends an episode"
+            return "episode", "a transition to a state that is_first has a reward or ends an episode; see types.Step"
         return None
 
     def _problem(self, chunk: Mapping[str, np.ndarray]) -> tuple[str, str] | None:

@@ -1,5 +1,7 @@
 """Windows of steps: what a writer hands on, what the table and this process's memory give back of it."""
 
+import types
+
 import numpy as np
 import pytest
 import reverb
@@ -7,7 +9,7 @@ import reverb
 from impala.acting import exploration
 from impala.acting.policies import Decision, Policy
 from impala.acting.windows import TableWindows, WindowWriter
-from impala.replay import memory, tables, windows
+from impala.replay import checks, memory, tables, windows
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
 
 N, ORIGIN = 2, Origin(7, 0, 4, 1, 0)
@@ -25,7 +27,8 @@ def steps(count, ends=((5, True), (8, False))):
         last = np.array([t in dict(ends), False])
         over = np.array([dict(ends).get(t, False), False])
         frame = np.full((N, 2, 2), t + 1, np.uint8)
-        yield Step(frame, np.array([t, -t], np.float32), 1.0 - over.astype(np.float32), first, last)
+        reward = np.where(first, 0, [t, -t]).astype(np.float32)
+        yield Step(frame, reward, 1.0 - over.astype(np.float32), first, last)
         first = np.array([last[0], False])
 
 
@@ -127,6 +130,17 @@ def test_transitions_across_a_reset_are_not_counted():
     counted = []
     write(memory.MemoryWindows(100, N, lengths=windows.lengths(window_of(1))), 1, on_steps=counted.append)
     assert sum(counted) == 2 * 13 - 2
+
+
+def test_what_is_written_is_sound():
+    replay = memory.MemoryWindows(1000, N, lengths=windows.lengths(window_of(3)))
+    write(replay, 3)
+    source = checks.ExpectedOrigins(run=7, incarnation=1, num_actors=1, num_environments=4 + N, num_tasks=1)
+    checked = checks.Checks(windows.window_spec(window_of(3)), STACKED.actions, source, lambda: 100)
+    chunk = drawn(replay, 3)
+    assert chunk.is_first[1:].any(), "episodes end on the way"
+    arrays = replay.sample(len(replay), types.SimpleNamespace(integers=lambda count, size: np.arange(count)))
+    assert all(checked(arrays)) and not any(checked.counts_by_reason().values())
 
 
 def test_a_reward_that_is_not_finite_is_refused():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from impala.replay.checks import REASONS, Checks, ExpectedOrigins
+from impala.replay.windows import window_spec
 from impala.types import ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Origin, chunk_spec, zeros
 
 SOURCE = ExpectedOrigins(run=5, incarnation=2, num_actors=2, num_environments=4, num_tasks=2)
@@ -97,6 +98,21 @@ def test_a_transition_across_a_reset_has_no_reward_and_ends_nothing():
     assert passes(checks, with_value(chunk, "is_first", True, 0)), "a chunk may begin with an episode"
     assert checks(stacked(chunk, first, chunk)) == [True, False, True]
     assert {r: n for r, n in checks.counts_by_reason().items() if n} == {"episode": 3}
+
+
+def test_of_windows_on_stacked_frames_only_the_newest_states_count():
+    """`is_first` of a window covers the older planes of its first stack too, to which it has no transitions."""
+    environment = EnvironmentSpec("x", ArraySpec((2,), np.uint8), Discrete(3), num_stacked=3)
+    spec = window_spec(chunk_spec(environment, 4, kept={}))
+    checks = Checks(spec, Discrete(3), SOURCE, lambda: 10)
+    window = zeros(spec)._replace(origin=np.array(ORIGIN, np.int64), discount_t=np.ones(4, np.float32))
+    assert window.is_first.shape == (4 + 3,) and passes(checks, window)
+    for at in range(7):
+        reset = with_value(window, "is_first", True, at)
+        assert passes(checks, reset)
+        for number in range(4):  # the transition to the state at number + 3
+            assert passes(checks, with_value(reset, "r_t", 1.0, number)) == (at != number + 3)
+    assert checks.counts_by_reason()["episode"] == 4
 
 
 @pytest.mark.parametrize("changes, reason", [
