@@ -113,6 +113,7 @@ def _probe(address: str) -> None:
         is_silent = isinstance(error, subprocess.TimeoutExpired)
         what = f"no answer of Ray's within {_PROBE_SECONDS:g} s" if is_silent else error
         line = f"--cluster {address}: {what}; expected HOST:PORT where `ray start --head` listens, or auto"
+        line += ", and certificates as there, if it has RAY_USE_TLS" if is_silent else ""
         raise ConfigError([line]) from None
 
 
@@ -308,7 +309,8 @@ class Nodes:
         hosted = self._hosted[name]
         hosted.cannot_be = getattr(error, "actor_init_failed", False)
         if not hosted.cannot_be:
-            return self._lose(name, EXIT_TRY_AGAIN, _line(error))
+            lost_host = isinstance(error, self._ray.exceptions.RayActorError)
+            return self._lose(name, EXIT_TRY_AGAIN, _line(error), lost_host=lost_host)
         address = re.search(r"\bip=([\w.:]+)", str(error))  # its last line is the error's own
         words = f"on {address[1] if address else 'a host'}: {str(error).strip().splitlines()[-1][:200]}"
         self._lose(name, EXIT_TRY_AGAIN, words, says=[f"{name} {words}"])

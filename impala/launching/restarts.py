@@ -30,8 +30,8 @@ class Restarts:
     """Decides on each death in one run, over all its launches by one command, and counts the restarts.
 
     Args:
-      max_in_a_row: restarts of a node, each after less than a minute or, for a learner, without a new checkpoint; 0:
-        none ever.
+      max_in_a_row: restarts of a node, each after less than a minute or, for a learner, without a new checkpoint, those
+        with its host not counted; 0: none ever.
       max_per_hour: of all nodes; those that die within seconds of each other count as one.
       folder: of the run; None: nothing is written.
     """
@@ -58,8 +58,9 @@ class Restarts:
         if not self._max_in_a_row:
             return Verdict(None)
         stands_still = progress is not None and progress <= self._progress.get(name, -1)
-        if not lost_host:
-            self._in_a_row[name] = self._in_a_row[name] + 1 if lived_seconds < _YOUNG_SECONDS or stands_still else 1
+        if lived_seconds >= _YOUNG_SECONDS and not stands_still:
+            self._in_a_row[name] = 0
+        self._in_a_row[name] += not lost_host
         if progress is not None:
             self._progress[name] = max(progress, self._progress.get(name, -1))
         if self._in_a_row[name] > self._max_in_a_row:

@@ -151,7 +151,8 @@ class Supervisor:
         if len(failed) < len(ended) or EXIT_USAGE in failed.values() or self._interrupts.count:
             return Outcome(self._end())
         if group := {name: status for name, status in failed.items() if not roles.of(name).returns_alone}:
-            worst = _worst(group, self._first)
+            lost = [name for name in group if self._nodes.node(name).facts.get("lost_host")]  # its peers end after it
+            worst = lost[0] if lost else _worst(group, self._first)
             failed = {worst: group[worst]}
         for name, status in failed.items():
             seconds = self._seconds_to_return(name, status)
@@ -183,9 +184,9 @@ class Supervisor:
         if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake: no restart helps
             return None
         verdict = self._restarts.decide(
-            name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(),
+            name, now=time.monotonic(), lost_host=nodes.node(name).facts.get("lost_host", False),
+            lived_seconds=nodes.lived_seconds(name) - nodes.node(name).silent_seconds,  # not those that it was frozen
             progress=None if is_alone else sum(facts["saved_updates"] for facts in self._saved()),
-            lost_host=nodes.node(name).facts.get("lost_host", False),
         )  # fmt: skip
         self._is_budget_spent, self._is_crash_loop = verdict.is_spent, bool(verdict.reason) and not verdict.is_spent
         if verdict.reason:

@@ -1,1 +1,1 @@
-"""What breaks runs on purpose: disks without room, a game that goes wrong, a writer of chunks that no actor writes."""
+"""What breaks runs on purpose: full disks, a game that goes wrong, a writer of hostile chunks, broken networks of hosts."""

@@ -88,6 +88,7 @@ class FakeRay:
         import ray.util.scheduling_strategies  # imported from there by `ray_cluster`, past this object
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
+        self.gone: Exception | None = None  # what a question to a node's host raises
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
@@ -95,6 +96,8 @@ class FakeRay:
         return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda: Actor(self)))
 
     def answer(self, method, arguments):
+        if method == "status" and self.gone:
+            return self.gone
         if method == "start":
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
@@ -193,6 +196,27 @@ def test_a_host_that_is_lost_meanwhile_may_be_back(launched):
     with pytest.raises(ray_cluster.NoRoom) as refusal:
         launched(ray.exceptions.RayActorError(error_msg="The node died."))
     assert refusal.value.status == 75 and "(The node died.)" in refusal.value.lines[0]
+
+
+def test_of_a_lost_host_it_is_said_that_its_node_is_not_to_blame(launched):
+    import ray
+
+    fake, nodes = launched(HERE)
+    fake.gone = ray.exceptions.RayActorError(error_msg="The node died.")
+    assert look(nodes) == {"actor/0": 75} and nodes.node("actor/0").facts["lost_host"]
+    fake.described, fake.gone = ray.exceptions.RayActorError(error_msg="The node died."), None
+    nodes.start_again("actor/0", 0.0)
+    nodes.start_due(lambda name: 1)
+    assert look(nodes) == {"actor/0": 75} and nodes.node("actor/0").facts["lost_host"], "while it was placed again"
+
+
+def test_a_cluster_that_is_ending_starts_nobody(launched):
+    fake, nodes = launched(None, num_awaited=0)
+    waiting = nodes._hosted["actor/0"]
+    nodes.stop()
+    fake.wait = lambda answers, **_: (answers, [])
+    waiting.described.value = HERE
+    assert look(nodes) == {} and "actor/0" in nodes._standing() and not fake.jobs
 
 
 def test_a_commit_made_since_the_start_does_not_keep_the_nodes_from_starting_again(launched):

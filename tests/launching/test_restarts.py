@@ -71,6 +71,14 @@ def test_a_host_that_is_lost_again_and_again_says_nothing_of_its_nodes():
     assert make(max_in_a_row=0).decide("actor/0", lived_seconds=5, now=0.0, lost_host=True).seconds is None
 
 
+def test_a_long_life_that_ends_with_its_host_makes_up_for_young_deaths():
+    restarts = make(max_in_a_row=1)
+    assert restarts.decide("actor/0", lived_seconds=5, now=0.0).seconds
+    assert restarts.decide("actor/0", lived_seconds=36_000, now=10.0, lost_host=True).seconds < 1.3
+    assert restarts.decide("actor/0", lived_seconds=5, now=20.0).seconds
+    assert restarts.decide("actor/0", lived_seconds=5, now=30.0).seconds is None
+
+
 def test_none_at_all_is_said_without_a_word():
     assert make(max_in_a_row=0).decide("actor/0", lived_seconds=1e6, now=0.0) == (None, "", False)
 

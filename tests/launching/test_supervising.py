@@ -1,5 +1,6 @@
 """What a launcher makes of who ended, on nodes that are told here."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -130,19 +131,20 @@ def test_a_node_that_freezes_too_often_ends_the_run_as_one_that_dies_does(monkey
     class Frozen(Nodes):
         dump_stacks, stop, kill, start_again = (lambda *args, **kwargs: None,) * 4
 
-        def lived_seconds(self, name):
-            return 20.0
+        def node(self, name):
+            return super().node(name)._replace(silent_seconds=300.0)
 
-    said, clock = [], iter(range(0, 1000, 100))
+        def lived_seconds(self, name):
+            return 320.0  # of which it was frozen for 300
+
+    said, clock = [], itertools.count(0, 100)
     monkeypatch.setattr(supervising.time, "monotonic", lambda: next(clock))
     watched = supervising.Supervisor(
         Frozen(has_trained=True), SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, new_incarnation=None,
         restarts=restarts.Restarts(**limits),
     )  # fmt: skip
-    outcomes = []
-    while not outcomes or outcomes[-1] is None:
-        outcomes.append(watched._bury_silent("actor/0"))
-    assert outcomes[-1].status == status and len(outcomes) == (1 if limits["max_in_a_row"] == 0 else 3)
+    outcomes = [watched._bury_silent("actor/0") for _ in range(1 if limits["max_in_a_row"] == 0 else 3)]
+    assert outcomes[:-1] == [None] * (len(outcomes) - 1) and outcomes[-1].status == status
     assert any(says in line for line in said)
 
 
@@ -161,6 +163,25 @@ def test_a_node_whose_host_is_lost_young_comes_back_however_often(facts, seconds
     )  # fmt: skip
     found = [watched._seconds_to_return("actor/0", 75) is not None for _ in range(3)]
     assert found == 3 * [True] if seconds else found[1:] == [False, False]
+
+
+def test_of_a_group_that_a_lost_host_ends_the_one_that_was_there_is_to_blame():
+    """Its peers notice, and end by themselves before it is said of the host."""
+
+    class Group(Nodes):
+        def node(self, name):
+            return super().node(name)._replace(facts={"has_trained": True, "lost_host": name == "learner/1"})
+
+        def ended(self):
+            return {"learner/0": 75, "learner/1": 75}
+
+    blamed = []
+    watched = supervising.Supervisor(
+        Group(), SimpleNamespace(count=0), on_tick=lambda: None, say=print, restarts=None, new_incarnation=None
+    )  # fmt: skip
+    watched._seconds_to_return = lambda name, status: blamed.append(name) or 1.0
+    watched._bring_back = lambda *_: supervising.LAUNCH_AGAIN
+    assert watched._bury_ended() == supervising.LAUNCH_AGAIN and blamed == ["learner/1"]
 
 
 def test_a_node_that_asks_for_the_end_ends_the_run_in_order():
