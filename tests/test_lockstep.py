@@ -45,10 +45,10 @@ CASES = {
     "CartPole-v1": dict(learner__optimizer="rmsprop", loss__reduction="mean"),
     "atari:breakout": ATARI,
 }
-FIRST_CASES = ["catch", *(pytest.param(name, marks=pytest.mark.soak) for name in ("CartPole-v1", "atari:breakout"))]
+NAMES = ["catch", *(pytest.param(name, marks=pytest.mark.soak) for name in ("CartPole-v1", "atari:breakout"))]
 
 
-@pytest.mark.parametrize("name", FIRST_CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_weights_bit_for_bit(name):
     count = 4 if name.startswith("atari") else 25
     one, same, other = (weights_after(small(name, seed=seed, **CASES[name]), count) for seed in (3, 3, 4))
@@ -82,7 +82,7 @@ def test_the_weights_that_acted_are_those_of_the_version_in_the_chunk(lag):
     assert any((one != other).any() for one, other in zip(history[0].arrays, history[-1].arrays))
 
 
-@pytest.mark.parametrize("name", FIRST_CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_lag_every_update_is_on_policy(name):
     config = small(name, **CASES[name] | dict(learner__learning_rate=1e-2))
     for update in take(lockstep.Lockstep(config), 4 if name.startswith("atari") else 30):

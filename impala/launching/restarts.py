@@ -25,6 +25,11 @@ class Verdict(NamedTuple):
     reason: str = ""  # why it ends
     is_spent: bool = False  # whether `max_per_hour` is used up; trying again later may help
 
+    @property
+    def is_final(self) -> bool:
+        """Returns whether the node has a fault of its own that trying again does not help."""
+        return bool(self.reason) and not self.is_spent
+
 
 class Restarts:
     """Decides on each death in one run, over all its launches by one command, and counts the restarts.
@@ -60,7 +65,8 @@ class Restarts:
         stands_still = progress is not None and progress <= self._progress.get(name, -1)
         if lived_seconds >= _YOUNG_SECONDS and not stands_still:
             self._in_a_row[name] = 0
-        self._in_a_row[name] += not lost_host
+        if not lost_host:
+            self._in_a_row[name] += 1
         if progress is not None:
             self._progress[name] = max(progress, self._progress.get(name, -1))
         if self._in_a_row[name] > self._max_in_a_row:

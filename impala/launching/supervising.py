@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from impala.launching import beats
 from impala.launching.interrupts import Interrupts
 from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, say
-from impala.launching.restarts import Restarts
+from impala.launching.restarts import Restarts, Verdict
 from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
@@ -67,8 +67,7 @@ class Supervisor:
     ):  # fmt: skip
         self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
         self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
-        self._first = f"{nodes.roles.head}/0"
-        self._is_budget_spent = self._is_crash_loop = False
+        self._first, self._verdict = f"{nodes.roles.head}/0", Verdict(None)  # the one on the last death
 
     def run(self) -> Outcome:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
@@ -143,7 +142,7 @@ class Supervisor:
         self._stop()
         if self._interrupts.count > 1:
             return Outcome(EXIT_INTERRUPTED)
-        return Outcome(EXIT_FAILED if self._is_crash_loop else EXIT_TRY_AGAIN)
+        return Outcome(EXIT_FAILED if self._verdict.is_final else EXIT_TRY_AGAIN)
 
     def _bury_ended(self) -> Outcome | None:
         ended, roles = self._nodes.ended(), self._nodes.roles
@@ -183,15 +182,14 @@ class Supervisor:
         is_first_start = nodes.node(name).doing == "starting" and not has_run
         if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake: no restart helps
             return None
-        verdict = self._restarts.decide(
+        self._verdict = self._restarts.decide(
             name, now=time.monotonic(), lost_host=nodes.node(name).facts.get("lost_host", False),
             lived_seconds=nodes.lived_seconds(name) - nodes.node(name).silent_seconds,  # not those that it was frozen
             progress=None if is_alone else sum(facts["saved_updates"] for facts in self._saved()),
         )  # fmt: skip
-        self._is_budget_spent, self._is_crash_loop = verdict.is_spent, bool(verdict.reason) and not verdict.is_spent
-        if verdict.reason:
-            self._say(f"{verdict.reason}: the run ends")
-        return verdict.seconds
+        if self._verdict.reason:
+            self._say(f"{self._verdict.reason}: the run ends")
+        return self._verdict.seconds
 
     def _bring_back(self, name: str, how: str, seconds: float) -> Outcome | None:
         """Starts a node again, or all of them if it does not return alone."""
@@ -260,7 +258,7 @@ class Supervisor:
         if not (was_interrupted or is_done):
             status = _report(nodes, failed or ended)
             # What a restarted node lacks (room on the disk), the command had when it began: it may come back.
-            is_temporary = self._is_budget_spent or status == EXIT_USAGE and self._restarts.count
+            is_temporary = self._verdict.is_spent or status == EXIT_USAGE and self._restarts.count
             return EXIT_TRY_AGAIN if is_temporary else status
         # In a population each learner has its own last checkpoint, unless it had nothing to save yet.
         began = {name for name in heads if _has_begun(nodes, name, heads[name])}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def make(folder: Path, names: Sequence[str] = ("IP:127.0.0.1", "DNS:localhost")) -> dict[str, str]:
-    """Makes an authority, and a certificate of its for whoever is called `names`; returns Ray's variables that use it."""
+    """Makes an authority, and its certificate for hosts that are called `names`; returns Ray's variables that use both."""
     folder.mkdir(exist_ok=True)
     (folder / "names").write_text(f"subjectAltName={','.join(names)}\n")
     for command in (

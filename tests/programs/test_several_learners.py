@@ -99,12 +99,12 @@ def test_members_of_a_population_may_have_several_learners(tmp_path):
 def test_a_learner_that_never_comes_is_named_within_two_minutes(tmp_path):
     process = start(*CATCH, *TWO, "--run", tmp_path / "run", *ENDLESS, *ONE_LIFE)
 
-    began = frozen = time.monotonic()
-    while frozen == began and time.monotonic() < began + START_SECONDS:  # without a pause: it has its name, and meets soon
+    deadline, second = time.monotonic() + START_SECONDS, None
+    while second is None and time.monotonic() < deadline:  # without a pause: once it has its name it soon meets the first
         with contextlib.suppress(StopIteration, psutil.NoSuchProcess):
-            node(process, "learner/1").suspend()
-            frozen = time.monotonic()
-    began = frozen
+            second = node(process, "learner/1")
+            second.suspend()
+    began = time.monotonic()
     errors = end_of(process)
     assert process.returncode == 75 and "the learners did not meet: no answer from 1 at " in errors, errors
     print(f"ended after {time.monotonic() - began:.0f} s")
