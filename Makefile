@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	if [ -e $(BUILDING) ] || [ "$$(cat $@ 2>/dev/null || pwd)" != '$(CURDIR)' ] || \
 	  ! PYTHON=.venv/bin/python scripts/find_python.sh >/dev/null 2>&1; then rm -rf .venv; fi; \
 	mkdir -p .venv && touch $(BUILDING) && rm -f $@ && \
-	if [ ! -e .venv/bin/pip ]; then echo "Building .venv with $$python: one to three minutes."; "$$python" -m venv .venv; fi
+	if [ ! -e .venv/bin/pip ]; then echo "Building .venv with $$python: one to four minutes."; "$$python" -m venv .venv; fi
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@rm $(BUILDING) && echo '$(CURDIR)' > $@
 

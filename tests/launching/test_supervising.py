@@ -138,7 +138,7 @@ def test_a_node_that_freezes_too_often_ends_the_run_as_one_that_dies_does(monkey
             return 320.0  # of which it was frozen for 300
 
     said, clock = [], itertools.count(0, 100)
-    monkeypatch.setattr(supervising.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(supervising, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # of no other thread
     watched = supervising.Supervisor(
         Frozen(has_trained=True), SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, new_incarnation=None,
         restarts=restarts.Restarts(**limits),

@@ -55,8 +55,8 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def nodes(cluster) -> dict[str, psutil.Process]:
-    """Returns the processes of nodes on the cluster's hosts, by name; none may run twice."""
+def nodes() -> dict[str, psutil.Process]:
+    """Returns the processes of nodes on the hosts of a cluster, by name; none may run twice."""
     found = {}
     for process in psutil.process_iter():
         try:
@@ -86,7 +86,7 @@ def catch(cluster, tmp_path):
         return process, tmp_path / "run"
 
     yield start_it
-    wait_for(lambda: not nodes(cluster), 30, f"no node is left: {nodes(cluster)}")
+    wait_for(lambda: not nodes(), 30, f"no node is left: {nodes()}")
 
 
 @pytest.mark.soak
@@ -94,14 +94,14 @@ def test_it_learns_on_three_hosts(cluster, tmp_path):
     done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS)
     assert done.returncode == 0, done.stderr
     assert float(rows(tmp_path / "run")[-1]["return_mean"]) > 0.8
-    wait_for(lambda: not nodes(cluster), 30, "no node is left")
+    wait_for(lambda: not nodes(), 30, "no node is left")
 
 
 def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
     process, folder = catch(*PACED)
-    actors = {name: node for name, node in nodes(cluster).items() if name.startswith("actor")}
-    assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes(cluster)) == 4
-    assert host_of(nodes(cluster)["learner/0"]) not in {host_of(node) for node in actors.values()}
+    actors = {name: node for name, node in nodes().items() if name.startswith("actor")}
+    assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes()) == 4
+    assert host_of(nodes()["learner/0"]) not in {host_of(node) for node in actors.values()}
     last = rows(folder)[-1]
     assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
     output = ends_in_order(process)
@@ -121,9 +121,9 @@ def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch)
     (lost,) = [row["node"] for row in restarts(folder)]
     updates = int(rows(folder)[-1]["updates"])
     wait_for(lambda: int(rows(folder)[-1]["updates"]) > updates + 20, BACK_SECONDS, "the other actor is enough")
-    assert lost not in nodes(cluster)
+    assert lost not in nodes()
     cluster.hosts.append(cluster.add_node(num_cpus=1))
-    wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
+    wait_for(lambda: lost in nodes(), BACK_SECONDS, "it has a place again")
     output = ends_in_order(process)
     assert f"{lost} ended with status 75 (its host, or Ray's worker there, is gone): it starts again" in output
     assert len(restarts(folder)) == 1 and rows(folder)[-1]["unsound_chunks"] == "0"
@@ -135,7 +135,7 @@ def test_a_lost_host_of_the_learner_costs_what_its_checkpoint_lacks_where_the_fo
     host = cluster.add_node(num_cpus=5)  # room for actors, too
     process, folder = catch("--cluster.shared-folder", "true", "--checkpoint-period-seconds", 2, *large)
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
-    assert host_of(nodes(cluster)["learner/0"]) == host_of(nodes(cluster)["table/0"])
+    assert host_of(nodes()["learner/0"]) == host_of(nodes()["table/0"])
     saved = checkpoints.read_state(folder / "checkpoints")["updates"]
     time.sleep(3.0)  # so that the launcher has heard of as many
     cluster.remove_node(host, allow_graceful=False)
@@ -165,7 +165,7 @@ def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster,
         finally:
             host.terminate()
     assert done.returncode == 2 and f"{tmp_path}/run/token is missing there" in done.stderr, done.stderr
-    assert done.stderr.count("\n") <= 3 and not nodes(cluster)
+    assert done.stderr.count("\n") <= 3 and not nodes()
 
 
 @pytest.mark.soak
@@ -190,16 +190,16 @@ def test_a_host_with_process_ids_of_its_own_trains(cluster, tmp_path):
 @pytest.mark.soak
 def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, catch):
     process, folder = catch("--checkpoint-period-seconds", 2)
-    victim = nodes(cluster)["actor/1"]
+    victim = nodes()["actor/1"]
     victim.kill()
-    wait_for(lambda: nodes(cluster).get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "the actor is back")
+    wait_for(lambda: nodes().get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "the actor is back")
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
-    nodes(cluster)["learner/0"].kill()
+    nodes()["learner/0"].kill()
     wait_for(lambda: len(restarts(folder)) == 2, 20, "its death is noticed")
     learns_on(folder)
     assert [row["node"] for row in restarts(folder)] == ["actor/1", "learner/0"]
     process.kill()
-    wait_for(lambda: not nodes(cluster), 30, "the nodes of a killed driver are gone")
+    wait_for(lambda: not nodes(), 30, "the nodes of a killed driver are gone")
 
 
 @pytest.mark.soak
@@ -213,19 +213,19 @@ def test_the_other_programs_survive_the_loss_of_a_host_too(cluster, tmp_path, pr
     wait_for(lambda: restarts(tmp_path / "run"), BACK_SECONDS, "the loss is noticed")
     (lost,) = [row["node"] for row in restarts(tmp_path / "run")]
     cluster.hosts.append(cluster.add_node(num_cpus=1))
-    wait_for(lambda: lost in nodes(cluster), BACK_SECONDS, "it has a place again")
+    wait_for(lambda: lost in nodes(), BACK_SECONDS, "it has a place again")
     learns_on(tmp_path / "run")
     ends_in_order(process)
-    wait_for(lambda: not nodes(cluster), 30, "no node is left")
+    wait_for(lambda: not nodes(), 30, "no node is left")
 
 
 @pytest.mark.soak
 def test_a_node_ends_with_the_worker_of_rays_that_holds_it_and_comes_back(cluster, catch):
     process, folder = catch()
-    victim = nodes(cluster)["actor/1"]
+    victim = nodes()["actor/1"]
     victim.parent().kill()
     wait_for(lambda: not victim.is_running(), 5, "its node ends with it")
-    wait_for(lambda: "actor/1" in nodes(cluster), BACK_SECONDS, "it is back")
+    wait_for(lambda: "actor/1" in nodes(), BACK_SECONDS, "it is back")
     updates = int(rows(folder)[-1]["updates"])
     wait_for(lambda: int(rows(folder)[-1]["updates"]) > updates + 20, BACK_SECONDS, "it trains")
     ends_in_order(process)
@@ -236,7 +236,7 @@ def test_a_node_ends_with_the_worker_of_rays_that_holds_it_and_comes_back(cluste
 def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_ends(cluster, catch):
     """As behind a broken network: every process of the host is frozen, none is dead."""
     process, folder = catch()
-    name, frozen = next((name, node) for name, node in nodes(cluster).items() if name.startswith("actor"))
+    name, frozen = next((name, node) for name, node in nodes().items() if name.startswith("actor"))
     raylet = psutil.Process(host_of(frozen))
     parts = {host: host.all_processes["raylet"][0].process for host in cluster.hosts}
     (host,) = [host for host, part in parts.items() if part.pid == raylet.pid]
@@ -258,7 +258,7 @@ def test_a_host_that_is_silent_for_minutes_is_given_up_and_what_wakes_up_there_e
     cluster.hosts.remove(host)
     cluster.remove_node(host, allow_graceful=False)
     cluster.hosts.append(cluster.add_node(num_cpus=1))
-    wait_for(lambda: name in nodes(cluster), 60, "it has a place again")
+    wait_for(lambda: name in nodes(), 60, "it has a place again")
     assert f"NOTE: {name} has been silent for" in ends_in_order(process)
     assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"} and len(restarts(folder)) == 1
 
@@ -281,10 +281,8 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
         process = start(*CATCH, "--cluster", f"{here}:6399", "--run", folder, *ENDLESS, *TWO_ACTORS)
         ends.callback(process.kill)
         wait_until_it_trains(folder, 5)
-        network = lambda process: os.readlink(f"/proc/{process.pid}/ns/net")  # noqa: E731
         ours = os.readlink("/proc/self/ns/net")
-        (name,) = [name for name, node in nodes(None).items() if network(node) != ours]
-        node = nodes(None)[name]
+        ((name, node),) = [each for each in nodes().items() if os.readlink(f"/proc/{each[1].pid}/ns/net") != ours]
         time.sleep(3.0)  # so that the launcher has heard that the actor acts
         began = time.monotonic()
         set_cable("down")
@@ -297,14 +295,14 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
         wait_for(lambda: lost.poll() is not None and not node.is_running(), 60, "nothing of before goes on there")
         ends.enter_context(ray_host(*far, within=inside))
         began = time.monotonic()
-        wait_for(lambda: name in nodes(None), 60, "it has a place again")
+        wait_for(lambda: name in nodes(), 60, "it has a place again")
         print(f"back after {time.monotonic() - began:.0f} s")
         learns_on(folder)
         output = ends_in_order(process)
         assert f"NOTE: {name} has been silent for" in output
         assert [row["node"] for row in restarts(folder)] == [name]
         assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"}
-        wait_for(lambda: not nodes(None), 30, "no node is left")
+        wait_for(lambda: not nodes(), 30, "no node is left")
 
 
 @pytest.mark.soak
@@ -319,9 +317,9 @@ def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
 @pytest.mark.soak
 def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(cluster, catch):
     process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
-    assert {"actor/0", "actor/1"} < set(nodes(cluster)) and len(nodes(cluster)) == 4
+    assert {"actor/0", "actor/1"} < set(nodes()) and len(nodes()) == 4
     more = cluster.add_node(num_cpus=1)
-    wait_for(lambda: len(nodes(cluster)) == 5, BACK_SECONDS, "the third actor has a place")
+    wait_for(lambda: len(nodes()) == 5, BACK_SECONDS, "the third actor has a place")
     output = ends_in_order(process)
     assert "; 1 node waits for room" in output and restarts(folder) == []
     cluster.remove_node(more)
@@ -334,7 +332,7 @@ def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster
     (tmp_path / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
     more = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
     time.sleep(40)  # it was refused five times within 21 s, and then the run ended
-    assert len(nodes(cluster)) == 4 and restarts(folder) == []
+    assert len(nodes()) == 4 and restarts(folder) == []
     output = ends_in_order(process)
     assert "numpy is 9.9 there" in output, output
     cluster.remove_node(more)
@@ -360,7 +358,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, argume
     arguments = [cluster.address if argument == "HERE" else argument for argument in arguments]
     done = run(*CATCH, "--run", tmp_path / "run", *TWO_ACTORS, *arguments)
     assert done.returncode == status and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    assert not nodes(cluster)
+    assert not nodes()
 
 
 @pytest.mark.soak
@@ -461,7 +459,7 @@ def test_launchpads_examples_run_there_unchanged(cluster, connected, tmp_path):
     assert "Results: [0, 1]" in launched(consumer_producers(num_producers=2), tmp_path)["consumer/0"]
     logs = launched(program_wait(), tmp_path)  # one node asks for an end, four learn of it in their own ways
     assert sum("Clean termination of" in log for log in logs.values()) == 4, logs
-    assert not nodes(cluster)
+    assert not nodes()
 
 
 class Parameters:
@@ -496,7 +494,7 @@ def test_a_parameter_server_and_nodes_that_share_a_process_run_there(cluster, co
     worker = lp.CourierNode(Worker, parameters, own.create_handle())
     program.add_node(lp.MultiThreadingColocation([own, worker]), label="both")
     assert "sum 50" in launched(program, tmp_path)["both/0"]
-    assert not nodes(cluster)
+    assert not nodes()
 
 
 def fail():
@@ -507,23 +505,23 @@ def fail():
 def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
     import launchpad as lp
 
-    wait_for(lambda: not nodes(cluster), 30, "those of the test before are gone")
+    wait_for(lambda: not nodes(), 30, "those of the test before are gone")
     program = lp.Program("broken")
     program.add_node(lp.PyNode(time.sleep, 1e6), label="sleeper")
     program.add_node(lp.PyNode(fail), label="broken")
     with pytest.raises(RuntimeError, match="broken/0 ended with status 1; see .*logs/broken/0"):
         ray_cluster.wait(ray_cluster.launch(program, tmp_path))
     assert "RuntimeError: broken" in (tmp_path / "logs/broken/0").read_text()
-    assert not nodes(cluster)
+    assert not nodes()
 
 
 @pytest.mark.soak
 def test_a_frozen_node_is_replaced_and_its_stacks_come_home(cluster, catch):
     process, folder = catch("--liveness-seconds", 15)
-    victim = nodes(cluster)["actor/1"]
+    victim = nodes()["actor/1"]
     time.sleep(3.0)  # so that the launcher has heard that the actor acts: what still starts may be silent for longer
     victim.suspend()
-    wait_for(lambda: nodes(cluster).get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "another has its place")
+    wait_for(lambda: nodes().get("actor/1", victim).pid != victim.pid, BACK_SECONDS, "another has its place")
     learns_on(folder)
     output = ends_in_order(process)
     assert "actor/1 was silent for" in output and [row["node"] for row in restarts(folder)] == ["actor/1"]
@@ -533,7 +531,7 @@ def test_a_frozen_node_is_replaced_and_its_stacks_come_home(cluster, catch):
 @pytest.mark.soak
 def test_a_second_ctrl_c_ends_all_at_once(cluster, catch):
     process, _ = catch()
-    nodes(cluster)["actor/1"].suspend()  # it would be waited for
+    nodes()["actor/1"].suspend()  # it would be waited for
     press_ctrl_c(process)
     time.sleep(1.0)
     began = time.monotonic()
