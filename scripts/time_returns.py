@@ -107,7 +107,7 @@ def missed(process, folder: Path, name: str, by: float) -> float:
 
 def node(name: str) -> psutil.Process:
     """Returns the process that calls itself so, whoever started it: there must be one run on this machine."""
-    return next(process for process in psutil.process_iter() if process.name() == name)
+    return max((p for p in psutil.process_iter() if p.name() == name), key=lambda p: p.create_time())
 
 
 def last(folder: Path, column: str) -> int:

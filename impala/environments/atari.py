@@ -22,6 +22,7 @@ after a lost life, too: to the agent, a step on which its action has no effect.
 """
 
 import functools
+from concurrent import futures
 
 import numpy as np
 from ale_py import Action
@@ -30,8 +31,8 @@ from ale_py.vector_env import AtariVectorEnv
 from impala.environments.boundaries import Boundaries
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Step
 
-_ACTION_REPEAT = 4
-_NUM_STACKED = 4
+_ACTION_REPEAT, _NUM_STACKED = 4, 4
+_RESETS = futures.ThreadPoolExecutor(8)
 
 _PAPER = dict(repeat_action_probability=0.0, life_loss_info=True, full_action_space=False, noop_max=30)
 PROTOCOLS = {
@@ -55,20 +56,12 @@ class Atari:
     ):  # fmt: skip
         how = PROTOCOLS[protocol] | ({"full_action_space": True} if action_set == "full" else {})
         make = functools.partial(
-            AtariVectorEnv,
-            game=game,
-            num_envs=num_environments,
-            num_threads=num_threads,
-            frameskip=_ACTION_REPEAT,
-            maxpool=True,
-            stack_num=1,
-            episodic_life=False,
-            reward_clipping=False,
-            max_num_frames_per_episode=max_episode_frames,
-            autoreset_mode="NextStep",
-            **{"use_fire_reset": True} | how,
-        )
+            AtariVectorEnv, game=game, num_envs=num_environments, num_threads=num_threads, frameskip=_ACTION_REPEAT,
+            maxpool=True, stack_num=1, episodic_life=False, reward_clipping=False, autoreset_mode="NextStep",
+            max_num_frames_per_episode=max_episode_frames, **{"use_fire_reset": True} | how,
+        )  # fmt: skip
         self._environment = make(grayscale=True, img_height=84, img_width=84)
+        self._begun_seed = self._begun_reset = None
         # The same seed and the same actions make the same game.
         self._screen = make(grayscale=False, img_height=210, img_width=160) if with_picture else None
         self.num_environments = num_environments
@@ -86,8 +79,13 @@ class Atari:
         self._fire = actions.index(Action.FIRE) if self._fires_itself else None
         self._fires_after_life = self._fires_itself and protocol == "rllib"
 
+    def begin_reset(self, seed: int) -> None:
+        """Begins what `reset(seed)` will return: ale-py takes 0.2 s for a game, and lets other threads run."""
+        self._begun_seed, self._begun_reset = seed, _RESETS.submit(self._environment.reset, seed=seed)
+
     def reset(self, seed: int) -> Step:
-        observation, info = self._environment.reset(seed=seed)
+        begun, self._begun_reset = self._begun_reset and self._begun_reset.result(), None
+        observation, info = begun if begun and seed == self._begun_seed else self._environment.reset(seed=seed)
         self._lives, self._length = info["lives"], np.zeros(self.num_environments, int)
         if self._screen:
             self._picture = self._screen.reset(seed=seed)[0]
@@ -126,6 +124,7 @@ class Atari:
         return self._picture[0, -1]
 
     def close(self) -> None:
+        futures.wait([self._begun_reset] if self._begun_reset else [])
         for environment in (self._environment, self._screen):
             if environment:
                 environment.close()

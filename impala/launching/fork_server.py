@@ -91,11 +91,18 @@ class ForkServer:
             self._process = subprocess.Popen(
                 argv, env=environment, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
             )  # fmt: skip
-        self._is_ready = False
+        self._is_ready, self._deadline = False, time.monotonic() + _READY_SECONDS
         atexit.register(self.close)
 
+    def is_importing(self) -> bool:
+        """Returns whether `start` would have to wait for the modules."""
+        if self._is_ready or self._socket.fileno() < 0 or time.monotonic() > self._deadline:
+            return False
+        return not select.select([self._socket], [], [], 0)[0]
+
     def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool]
+        self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool],
+        folder: str | None = None,
     ) -> Child | None:  # fmt: skip
         """Starts a script; None if the server is gone or was given up.
 
@@ -104,12 +111,13 @@ class ForkServer:
         Args:
           argv: the interpreter, the script, and its arguments; the interpreter is the server's own.
           output: a file that standard output and standard error go to.
+          folder: where the script runs; None: where this process does.
         """
         if self._socket.fileno() < 0:
             return None
-        request = dict(argv=argv[1:], environment=dict(environment), folder=os.getcwd())
+        request = dict(argv=argv[1:], environment=dict(environment), folder=folder or os.getcwd())
         with contextlib.suppress(OSError):
-            self._is_ready = self._is_ready or bool(self._answer(_READY_SECONDS, should_stop))
+            self._is_ready = self._is_ready or bool(self._answer(self._deadline - time.monotonic(), should_stop))
             if self._is_ready:
                 with _subreaper():
                     socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])

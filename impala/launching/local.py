@@ -61,8 +61,8 @@ class Processes:
         self._listener.begin_anew(name)
         with signals_blocked(), log.open("a") as output:
             process = None
-            if role.imports and not (role.sees_gpu and _GPU_DRIVER.exists()):  # CUDA does not support forks
-                process = _server(role.imports, argv, environment).start(argv, environment, output, self._should_stop)
+            if imports := forkable(role.imports, role.sees_gpu):
+                process = _server(imports, argv, environment).start(argv, environment, output, self._should_stop)
             self._by_name[name] = process or subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
         self._began[name] = time.monotonic()
 
@@ -147,6 +147,11 @@ def _server(imports: Sequence[str], argv: Sequence[str], environment: Mapping[st
     if imports not in _servers:
         _servers[imports] = fork_server.ForkServer(imports, str(Path(argv[1]).parent), environment)
     return _servers[imports]
+
+
+def forkable(imports: Sequence[str], sees_gpu: bool) -> Sequence[str]:
+    """Returns the modules of a node that it may have from a fork server on this host: CUDA does not support forks."""
+    return () if sees_gpu and _GPU_DRIVER.exists() else imports
 
 
 def _kill(processes: Iterable[subprocess.Popen | fork_server.Child]) -> None:

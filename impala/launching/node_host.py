@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala import own, provenance
-from impala.launching import addresses, beats, commands, local, memory, ports, processes, stopping
+from impala.launching import addresses, beats, commands, fork_server, local, memory, ports, processes, stopping
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
@@ -39,6 +39,7 @@ class Job(NamedTuple):
     age: float  # seconds since the launch
     machine: str  # of the launcher: see `shared_memory.machine`
     sees_gpu: bool
+    imports: Sequence[str]  # modules that the host keeps for the node's next start: see `fork_server`
     prepares: bool  # calls `processes.prepare`, which unblocks signals `local._BLOCKED`; others may not
     incarnation: int | None  # of a node that is started again
     memory: str  # the file that the launcher keeps for `memory.resident_mb`
@@ -49,20 +50,33 @@ class Status(NamedTuple):
     """What is known of a node's process."""
 
     exit_status: int | None  # None while it runs
+    is_begun: bool  # the process exists; before that, what it needs may still be imported
     node: beats.Node
     has_heard: bool  # any sign of life
     wants_end: bool  # it called `lp.stop()`
     log: bytes  # what it wrote since the last question
 
 
+class _Waiting(NamedTuple):
+    """A process that is to be started."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str | None
+    prepares: bool
+
+
 class NodeHost:
-    """Starts one process and answers questions about it."""
+    """Starts one process, again and again if it dies, and answers questions about it."""
 
     def __init__(self):
         _sweep()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
-        self._listener, self._process, self._ports = beats.Listener(), None, ports.Holder()
+        self._listener, self._ports, self._server = beats.Listener(), ports.Holder(), None
         self._name, self._read, self._failure = "", 0, None
+        self._process: subprocess.Popen | fork_server.Child | None = None
+        self._waiting: _Waiting | None = None  # until the server has imported what the process needs
+        self._ended_early: int | None = None  # the exit status of a process that was ended before it existed
 
     def describe(self, own_words: Sequence[tuple[str, str]], files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
@@ -82,20 +96,24 @@ class NodeHost:
 
     def start(self, job: Job, functions: bytes) -> None:
         """Calls `_start`; if that fails, `status` raises and says why."""
+        self._failure = None
         try:
             self._start(job, functions)
         except Exception as error:  # a full disk, no memory for another process
             self._failure = error
 
     def _start(self, job: Job, functions: bytes) -> None:
-        """Starts the process; it ends with this one, whose main thread must call this (PR_SET_PDEATHSIG).
+        """Starts the process, or lets `status` do so; it ends with this one (PR_SET_PDEATHSIG).
+
+        The main thread of this process must call all methods.
 
         Args:
           functions: what is in the file `commands.Command.data`.
         """
         self._name, log = job.name, self._scratch / "log"
         data, token, table = (self._scratch / name for name in ("job.pkl", "token", "addresses.json"))
-        for path, content in ((data, functions), (token, job.token.encode()), (log, b"")):
+        log.touch(mode=0o600)
+        for path, content in ((data, functions), (token, job.token.encode())):
             path.touch(mode=0o600)
             path.write_bytes(content)
         addresses.write(table, job.addresses)
@@ -110,40 +128,67 @@ class NodeHost:
         self._listener.begin_anew(job.name)
         is_here = os.path.isdir(job.current_folder) and os.access(job.current_folder, os.X_OK)
         folder = job.current_folder if is_here else None
-        blocked = local.signals_blocked() if job.prepares else contextlib.nullcontext()
-        with blocked, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                commands.argv(data, job.task), env=os.environ | environment, cwd=folder, stdout=output, stderr=output,
-                preexec_fn=None if job.prepares else processes.end_with_parent,
+        waiting = _Waiting(commands.argv(data, job.task), os.environ | environment, folder, job.prepares)
+        self._waiting, self._process, self._ended_early = waiting, None, None
+        if self._server is None and (imports := local.forkable(job.imports, job.sees_gpu)):
+            with local.signals_blocked():
+                scripts = str(Path(waiting.argv[1]).parent)
+                self._server = fork_server.ForkServer(imports, scripts, waiting.environment)
+        self._start_if_ready()
+
+    def _start_if_ready(self) -> None:
+        """Starts the process that waits, if there is one, unless what it needs is still being imported."""
+        if not self._waiting or self._server and self._server.is_importing():
+            return
+        (argv, environment, folder, prepares), self._waiting = self._waiting, None
+        blocked = local.signals_blocked() if prepares else contextlib.nullcontext()
+        with blocked, (self._scratch / "log").open("ab") as output:
+            if self._server:
+                self._process = self._server.start(argv, environment, output, lambda: False, folder)
+            self._process = self._process or subprocess.Popen(
+                argv, env=environment, cwd=folder, stdout=output, stderr=output,
+                preexec_fn=None if prepares else processes.end_with_parent,
             )  # fmt: skip
 
     def status(self) -> Status:
         """Returns what is known of the process, and what it wrote since this was last asked."""
-        if self._process is None:
+        try:
+            self._start_if_ready()
+        except Exception as error:  # no memory for another process
+            self._failure = error
+        if self._failure is not None:
             raise RuntimeError(f"the node could not be started: {self._failure}")
-        exit_status = self._process.poll()  # before its last words are read
+        exit_status = self._process.poll() if self._process else self._ended_early  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
             file.seek(self._read)
             log = file.read(_LOG_BYTES)
         self._read += len(log)
         return Status(
             exit_status if len(log) < _LOG_BYTES else None,  # it is asked no more once it has ended
-            self._listener.node(self._name), self._listener.has_heard(self._name),
+            self._process is not None, self._listener.node(self._name), self._listener.has_heard(self._name),
             (self._scratch / "stop").exists(), log,
         )  # fmt: skip
 
     def signal(self, *numbers: int) -> None:
-        """Sends signals to the process, if it runs."""
+        """Sends signals to the process, if it runs; one that is to end, and does not exist yet, is never started."""
         for number in numbers:
+            if self._waiting and number in (signal.SIGTERM, signal.SIGKILL):
+                self._waiting, self._ended_early = None, -number
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
+
+    def clear(self) -> None:
+        """Kills the process if it still runs, so that another can be started."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
 
     def end(self) -> None:
         """Kills the process if it still runs, and removes what was written for it on this host."""
         self._ports.close()
-        if self._process is not None:
-            self.signal(signal.SIGKILL)
-            self._process.wait()
+        self.clear()
+        if self._server:
+            self._server.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 

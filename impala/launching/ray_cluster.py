@@ -32,6 +32,7 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 # than 83 nodes: none may be left alone for so long that it counts as frozen.
 _QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
+_SOON_SECONDS = 60.0  # after a start
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -178,12 +179,19 @@ class _Hosted:
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
         self.cannot_be = False  # its host cannot even make the actor: perhaps this package is missing there
         self.question = None  # a call of `status` without an answer yet
+        self.is_lost, self.is_back = False, False  # the place is of no more use; the node was started there before
         self.exit_status: int | None = None
-        self.status = node_host.Status(None, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
+        self.status = node_host.Status(None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
 
     @property
     def is_over(self) -> bool:
         return self.exit_status is not None
+
+    def again(self) -> "_Hosted":
+        """Returns the same place for another process of the node."""
+        new = _Hosted(self.actor, self.described)
+        new.place, new.is_back = self.place, True
+        return new
 
 
 class Nodes:
@@ -332,8 +340,9 @@ class Nodes:
         role = self.roles.of(name)
         self._incarnations[name] = self._new_incarnation(name) if name in self._incarnations else None
         job = node_host.Job(
-            name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu, role.tells,
-            self._incarnations[name], str(self._memory), self._current_folder,
+            name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu,
+            role.imports if role.returns_alone else (), role.tells, self._incarnations[name], str(self._memory),
+            self._current_folder,
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now
@@ -371,7 +380,9 @@ class Nodes:
 
     def _poll(self) -> None:
         """Asks every host that owes no answer, and takes the answers that are there."""
-        is_calm = not self._is_ending and not any(hosted.is_over for hosted in self._hosted.values())
+        is_calm = not self._is_ending and not any(
+            hosted.is_over or hosted.is_started and not hosted.status.is_begun for hosted in self._hosted.values()
+        )
         least = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
         if time.monotonic() - self._polled < max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least):
             return
@@ -424,7 +435,7 @@ class Nodes:
         hosted = self._hosted[name]
         node = hosted.status.node
         hosted.status = hosted.status._replace(node=node._replace(facts=node.facts | {"last_words": words} | facts))
-        hosted.exit_status = status
+        hosted.exit_status, hosted.is_lost = status, True
 
     def log(self, name: str) -> Path:
         return self._logs / name
@@ -488,22 +499,42 @@ class Nodes:
 
     def has_answered(self, name: str) -> bool:
         """Returns whether a node's process has been seen since it was started."""
-        return self._hosted[name].answered > self._hosted[name].began
+        return self._hosted[name].status.is_begun
 
     # --- ending, and starting again
 
     def start_again(self, name: str, seconds: float) -> None:
-        """Lets `start_due` place an ended node again, `seconds` from now or later."""
+        """Lets `start_due` start an ended node again, `seconds` from now or later."""
+        hosted = self._hosted[name]
+        # If it died there twice, the second time soon, it is better off elsewhere.
+        hosted.is_lost |= hosted.is_back and self.lived_seconds(name) < _SOON_SECONDS
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
-        """Places the nodes that are due, wherever there is room; each that starts gets an incarnation of its own."""
+        """Starts the nodes that are due, each as an incarnation of its own, where they were or where there is room."""
         self._new_incarnation = new_incarnation
         due = [name for name, at in self._due.items() if time.monotonic() >= at]
-        self._dismiss([self._hosted[name] for name in due])  # together: a lost host costs the wait once
+        staying = self._staying(due)
+        self._dismiss([self._hosted[name] for name in due if name not in staying])  # a lost host costs the wait once
         for name in due:
-            self._hosted[name] = self._place(name)
+            if name in staying:
+                self._hosted[name] = self._hosted[name].again()
+                self._start(name)
+            else:
+                self._hosted[name] = self._place(name)
             del self._due[name]
+
+    def _staying(self, names: Sequence[str]) -> set[str]:
+        """Returns which of these nodes can start again at once where they were; nothing of them is left there."""
+        may_stay = {name: self._hosted[name] for name in names if not self._hosted[name].is_lost}
+        asked = {hosted.actor.clear.remote(): name for name, hosted in may_stay.items()}
+        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_END_SECONDS) if asked else ([], [])
+        staying = set()
+        for reference in ready:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.get(reference)
+                staying.add(asked[reference])
+        return staying
 
     def dump_stacks(self, name: str) -> None:
         """Makes a node write the stacks of all its threads into its log, if its host answers."""
@@ -530,12 +561,16 @@ class Nodes:
         ending.in_turns(self, should_kill)
 
     def kill(self, name: str | None = None) -> None:
-        """Ends every node, or one, at once."""
-        self._dismiss(list(self._hosted.values()) if name is None else [self._hosted[name]])
-        if name is None:
-            for _, reserved in self._groups.values():
-                self._ray.util.remove_placement_group(reserved)
-            self._groups.clear()
+        """Ends every node, or one, at once; one keeps its place, for `start_due` to start it there again."""
+        if name is not None:
+            self.signal(name, signal.SIGKILL)
+            if not self._hosted[name].is_over:
+                self._hosted[name].exit_status = -signal.SIGKILL
+            return
+        self._dismiss(list(self._hosted.values()))
+        for _, reserved in self._groups.values():
+            self._ray.util.remove_placement_group(reserved)
+        self._groups.clear()
 
     def _dismiss(self, chosen: Sequence[_Hosted]) -> None:
         """Ends nodes' processes and frees their places; a process ends with its actor, however that ends."""

@@ -52,12 +52,12 @@ class ActorNode:
         ])  # fmt: skip
         outputs = policies.network_outputs(self._network)
         for lane in range(actor.num_lanes):
-            task = self._config.task_of(self._index, lane)
+            task, seed = self._config.task_of(self._index, lane), self._seed(lane)
             origin = Origin(self._config.seed, self._index, lane * num_each, self._incarnation, 0, task)
-            self._environments.append(make_environment(self._config, num_each, actor.num_lane_threads, task))
+            self._environments.append(make_environment(self._config, num_each, actor.num_lane_threads, task, seed))
             lanes.append(make_actor(
                 self._environments[-1], outputs,
-                seed=self._seed(lane), unroll_length=length, origin=origin, sink=self._sink,
+                seed=seed, unroll_length=length, origin=origin, sink=self._sink,
                 # The lanes share one network: the first updates its weights for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 behaviour=agents.behaviour_of_lane(self._config, self._spec, first + lane * num_each, num_each),

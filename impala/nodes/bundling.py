@@ -47,7 +47,7 @@ class Bundle(BaseWorker):
 
         config, agent = self._config, agents.of(self._config)
         n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, self.index, lane)
-        environment = make_environment(config, n, config.actor.num_lane_threads)
+        environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
         self._closing.append(environment.close)
         origin = Origin(config.seed, self.index, lane * n, self._incarnation, 0)
         behaviour = agent.make_behaviour(config, self._spec, explore=self.epsilon)

@@ -8,15 +8,23 @@ from impala.config import Config
 from impala.types import Origin
 
 
-def make_environment(config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, **how):
-    """Makes the configured environments of one task, with further arguments of `environments.make`."""
+def make_environment(
+    config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, first_seed: int | None = None, **how
+):
+    """Makes the configured environments of one task, with further arguments of `environments.make`.
+
+    `first_seed` is what they will be reset with: a kind whose reset is slow begins at once, while others are made.
+    """
     from impala import environments
 
     environment = config.environment
-    return environments.make(
+    made = environments.make(
         environment.tasks[task], num_environments=num_environments, protocol=environment.protocol,
         action_set=environment.action_set, num_threads=num_threads, **how,
     )  # fmt: skip
+    if first_seed is not None and hasattr(made, "begin_reset"):
+        made.begin_reset(first_seed)
+    return made
 
 
 def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:

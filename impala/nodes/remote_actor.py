@@ -62,7 +62,8 @@ class RemoteActorNode(abc.ABC):
     def _lane(self, lane: int) -> tuple:
         config, actor, index = self._config, self._config.actor, self._index
         task, seed = config.task_of(index, lane), lane_seed(config, self._incarnation, index, lane)
-        environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
+        n, num_threads = actor.num_lane_environments, actor.num_lane_threads
+        environment = make_environment(config, n, num_threads, task, first_seed=seed)
         self._environments.append(environment)
         first = lane * actor.num_lane_environments
         origin = Origin(config.seed, index, first, self._incarnation, 0, task)

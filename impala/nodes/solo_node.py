@@ -63,7 +63,7 @@ class SoloNode(WithLearner):
             self._spec, n, length=config.agent.n_step, origin=origin, sink=sink,
             on_steps=self._count, kept=behaviour.kept,
         )  # fmt: skip
-        environment = make_environment(config, n, config.actor.num_lane_threads)
+        environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
         self._sinks.append(sink)
         self._lanes.append(actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_YIELDS, origin=origin))
 

@@ -32,9 +32,9 @@ class WindowActorNode(ActorNode):
                 should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
             ))  # fmt: skip
             behaviour = agents.behaviour_of_lane(config, spec, first, n)
-            self._environments.append(
-                make_environment(config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames)
-            )
+            self._environments.append(make_environment(
+                config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames, first_seed=seed
+            ))  # fmt: skip
             lanes.append(actors.Actor(
                 self._environments[-1],
                 policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),

@@ -142,7 +142,8 @@ class Worker(BaseWorker):
         loops = []
         for lane in range(actor.num_lanes):
             task, seed = config.task_of(index, lane), lane_seed(config, incarnation, index, lane)
-            environment = make_environment(config, actor.num_lane_environments, actor.num_lane_threads, task)
+            n, num_threads = actor.num_lane_environments, actor.num_lane_threads
+            environment = make_environment(config, n, num_threads, task, first_seed=seed)
             first = lane * actor.num_lane_environments
             self.lanes.append(make_actor(
                 environment, outputs, seed=seed, unroll_length=config.learner.unroll_length, behaviour=behaviour,

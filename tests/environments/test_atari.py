@@ -331,14 +331,31 @@ def test_frames_are_single_and_grey_and_move():
     assert 0 < changed < 0.2, "two frames of Pong share their background"
 
 
-def test_the_number_of_threads_changes_nothing_but_speed():
-    def observations(num_threads):
-        environment = atari.Atari("breakout", num_environments=3, num_threads=num_threads)
-        rows = [environment.reset(5).observation]
-        for t in range(15):
-            environment.send(np.arange(3))
-            rows.append(environment.receive().observation)
-        environment.close()
-        return np.stack(rows)
+def ten_steps(environment, seed):
+    """Returns what is seen in ten steps of Breakout, [11, N, 84, 84]; the games start with random no-ops."""
+    rows = [environment.reset(seed).observation]
+    for _ in range(10):
+        environment.send(np.arange(environment.num_environments))
+        rows.append(environment.receive().observation)
+    environment.close()
+    return np.stack(rows)
 
-    np.testing.assert_array_equal(observations(1), observations(2))
+
+def test_the_number_of_threads_changes_nothing_but_speed():
+    one, two = (atari.Atari("breakout", num_environments=3, num_threads=n) for n in (1, 2))
+    np.testing.assert_array_equal(ten_steps(one, 5), ten_steps(two, 5))
+
+
+@pytest.mark.parametrize("seed, told", [(5, 5), (6, 5), (0, 0)])
+def test_a_reset_that_began_with_the_environment_is_the_same(seed, told):
+    begun = atari.Atari("breakout", num_environments=3)
+    begun.begin_reset(told)
+    np.testing.assert_array_equal(ten_steps(begun, seed), ten_steps(atari.Atari("breakout", num_environments=3), seed))
+
+
+def test_other_python_code_runs_while_a_reset_goes_on():
+    environment = atari.Atari("pong", num_environments=8)
+    environment.begin_reset(1)
+    assert not environment._begun_reset.done(), "it takes as long as making the games did"
+    environment.close()
+    assert environment._begun_reset.done()

@@ -1,9 +1,13 @@
 """A node's process as a host of a cluster runs it."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
+
+import psutil
+import pytest
 
 from impala import config as config_lib
 from impala import provenance
@@ -17,25 +21,35 @@ def talk():
     print("words " * 500_000, end="the last one", flush=True)
 
 
-def answers_of(function, folder, current_folder, first_asked=0.0):
-    """Lets a host run a function as a node; returns what it answered until the node had ended."""
+def job_of(function, folder, current_folder, imports=()):
+    """Returns what a host needs to run a function as a node: the job and the pickle."""
     import launchpad as lp
 
     program = lp.Program("talks")
     program.add_node(lp.PyNode(function), label="talker")
     (command,) = commands.of(program, folder, stopper=stopping.stop, bind=addresses.LookedUp)
-    host, answers = node_host.NodeHost(), []
     job = node_host.Job(
-        command.name, command.task, "a token", {}, 0.0, machine(), sees_gpu=False, prepares=False, incarnation=None,
-        memory="", current_folder=str(current_folder),
+        command.name, command.task, "a token", {}, 0.0, machine(), sees_gpu=False, imports=imports, prepares=False,
+        incarnation=None, memory="", current_folder=str(current_folder),
     )  # fmt: skip
-    host.start(job, command.data.read_bytes())
+    return job, command.data.read_bytes()
+
+
+def answers_until_the_end(host):
+    answers = []
+    wait_for(lambda: answers.append(host.status()) or answers[-1].exit_status is not None, 60, "it ended")
+    return answers
+
+
+def answers_of(function, folder, current_folder, first_asked=0.0):
+    """Lets a host run a function as a node; returns what it answered until the node had ended."""
+    host = node_host.NodeHost()
+    host.start(*job_of(function, folder, current_folder))
     try:
         time.sleep(first_asked)
-        wait_for(lambda: answers.append(host.status()) or answers[-1].exit_status is not None, 60, "it ended")
+        return answers_until_the_end(host)
     finally:
         host.end()
-    return answers
 
 
 def log_of(answers):
@@ -69,6 +83,67 @@ def test_a_node_starts_where_that_folder_is_missing(tmp_path):
 
     answers = answers_of(tell, tmp_path, tmp_path / "elsewhere")
     assert answers[-1].exit_status == 0 and log_of(answers) == f"{os.getcwd()}\n"
+
+
+@pytest.fixture
+def slow_modules(tmp_path, monkeypatch):
+    """Returns a job, and its pickle, that tells which process has imported a module that takes two seconds."""
+    (tmp_path / "slow_words.py").write_text("import os, time; time.sleep(2); BY = os.getpid()")
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{tmp_path}")
+
+    def tell():
+        import os
+
+        import slow_words
+
+        print(slow_words.BY, os.getpid(), os.getppid(), os.getcwd())
+
+    return job_of(tell, tmp_path, tmp_path, imports=("slow_words",))
+
+
+def test_a_node_that_starts_again_has_its_modules_at_once(slow_modules, tmp_path):
+    host, said = node_host.NodeHost(), []
+    try:
+        for _ in range(2):
+            host.start(*slow_modules)
+            began = time.monotonic()
+            first = host.status()
+            answers = answers_until_the_end(host)
+            said.append((*log_of(answers).split(), first.is_begun, time.monotonic() - began < 1.5))
+            assert answers[-1].exit_status == 0
+    finally:
+        host.end()
+    (by, one, parent, folder, *of_first), (by_again, other, _, _, *of_second) = said
+    assert (parent, folder) == (str(os.getpid()), str(tmp_path)) and len({by, one, other}) == 3
+    assert by == by_again and (of_first, of_second) == ([False, False], [True, True])
+    assert not psutil.pid_exists(int(by)), "the server ends with its host"
+
+
+def test_a_node_that_is_to_end_while_its_modules_are_imported_is_never_started(slow_modules):
+    host = node_host.NodeHost()
+    try:
+        host.start(*slow_modules)
+        host.signal(signal.SIGCONT)
+        assert host.status().exit_status is None
+        host.signal(signal.SIGTERM)
+        assert (host.status().exit_status, host.status().is_begun) == (-signal.SIGTERM, False)
+        time.sleep(3.0)
+        assert not host.status().is_begun
+        host.clear()
+        host.start(*slow_modules)
+        assert answers_until_the_end(host)[-1].exit_status == 0
+    finally:
+        host.end()
+
+
+def test_a_node_starts_though_its_modules_cannot_be_kept(slow_modules):
+    host = node_host.NodeHost()
+    try:
+        host.start(*slow_modules)
+        host._server._process.kill()
+        assert answers_until_the_end(host)[-1].exit_status == 0
+    finally:
+        host.end()
 
 
 def test_what_other_hosts_wrote_into_a_shared_folder_is_left_alone(tmp_path, monkeypatch):

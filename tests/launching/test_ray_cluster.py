@@ -89,19 +89,26 @@ class FakeRay:
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
         self.gone: Exception | None = None  # what a question to a node's host raises
+        self.num_placed, self.is_silent = 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
-        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=lambda: Actor(self)))
+        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=self.place))
+
+    def place(self):
+        self.num_placed += 1
+        return Actor(self)
 
     def answer(self, method, arguments):
+        if method == "clear" and self.is_silent:
+            return None
         if method == "status" and self.gone:
             return self.gone
         if method == "start":
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
-        status = node_host.Status(self.exit_status, beat, True, False, self.log)
+        status = node_host.Status(self.exit_status, True, beat, True, False, self.log)
         return {"describe": self.described, "status": status}.get(method, "done")
 
     def wait(self, answers, **_):
@@ -165,6 +172,32 @@ def test_a_node_that_is_refused_again_and_again_takes_a_new_incarnation_only_whe
         assert look(nodes) == {}
     assert [job.incarnation for job in fake.jobs] == [None, 7] and given == ["actor/0"]
     assert nodes.left() == ["actor/0"]
+
+
+def test_a_node_starts_again_where_it_was_unless_it_dies_there_again_at_once(launched, monkeypatch):
+    fake, nodes = launched(HERE)
+    for lived, num_placed in ((5.0, 1), (5.0, 2), (5.0, 2), (100.0, 2), (100.0, 2), (5.0, 3)):
+        fake.exit_status = -9
+        assert look(nodes) == {"actor/0": -9}
+        nodes._hosted["actor/0"].began -= lived
+        nodes.kill("actor/0")
+        nodes.start_again("actor/0", 0.0)
+        fake.exit_status = None
+        nodes.start_due(lambda name: 1 + len(fake.jobs))
+        assert look(nodes) == {} and nodes.left() == ["actor/0"] and fake.num_placed == num_placed
+    assert [job.incarnation for job in fake.jobs] == [None, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_frozen_node_whose_host_does_not_answer_starts_elsewhere(launched):
+    fake, nodes = launched(HERE)
+    for is_silent, num_placed in ((False, 1), (True, 2)):
+        fake.is_silent = is_silent
+        nodes._hosted["actor/0"].began -= 100.0
+        nodes.kill("actor/0")
+        assert nodes.left() == [] and nodes.ended() == {"actor/0": -9}
+        nodes.start_again("actor/0", 0.0)
+        nodes.start_due(lambda name: 1)
+        assert look(nodes) == {} and nodes.left() == ["actor/0"] and fake.num_placed == num_placed
 
 
 def test_memory_that_is_missing_is_said(launched):
