@@ -55,17 +55,26 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def left() -> list[psutil.Process]:
+    """Returns the processes that hosts of a cluster started for nodes: these, and fork servers."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            is_ours = Path(process.environ().get("TMPDIR", "")).name.startswith(node_host.PREFIX)
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def nodes() -> dict[str, psutil.Process]:
     """Returns the processes of nodes on the hosts of a cluster, by name; none may run twice."""
     found = {}
-    for process in psutil.process_iter():
-        try:
-            if f"/{node_host.PREFIX}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                other = found.setdefault(process.name(), process)  # before a process has its name, many are alike
+    for process in left():
+        with contextlib.suppress(psutil.Error):
+            if "/" in process.name():
+                other = found.setdefault(process.name(), process)
                 is_child = process.ppid() == other.pid  # that has yet to run a program of its own
-                assert other is process or is_child or "/" not in other.name(), f"{process} and {other}"
-        except psutil.NoSuchProcess:
-            pass
+                assert other is process or is_child, f"{process} and {other}"
     return found
 
 
@@ -86,7 +95,7 @@ def catch(cluster, tmp_path):
         return process, tmp_path / "run"
 
     yield start_it
-    wait_for(lambda: not nodes(), 30, f"no node is left: {nodes()}")
+    wait_for(lambda: not left(), 30, f"no node is left: {left()}")
 
 
 @pytest.mark.soak
@@ -94,7 +103,7 @@ def test_it_learns_on_three_hosts(cluster, tmp_path):
     done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS)
     assert done.returncode == 0, done.stderr
     assert float(rows(tmp_path / "run")[-1]["return_mean"]) > 0.8
-    wait_for(lambda: not nodes(), 30, "no node is left")
+    wait_for(lambda: not left(), 30, "no node is left")
 
 
 def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
@@ -165,7 +174,7 @@ def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster,
         finally:
             host.terminate()
     assert done.returncode == 2 and f"{tmp_path}/run/token is missing there" in done.stderr, done.stderr
-    assert done.stderr.count("\n") <= 3 and not nodes()
+    assert done.stderr.count("\n") <= 3 and not left()
 
 
 @pytest.mark.soak
@@ -199,7 +208,7 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
     learns_on(folder)
     assert [row["node"] for row in restarts(folder)] == ["actor/1", "learner/0"]
     process.kill()
-    wait_for(lambda: not nodes(), 30, "the nodes of a killed driver are gone")
+    wait_for(lambda: not left(), 30, "the nodes of a killed driver are gone")
 
 
 @pytest.mark.soak
@@ -216,7 +225,7 @@ def test_the_other_programs_survive_the_loss_of_a_host_too(cluster, tmp_path, pr
     wait_for(lambda: lost in nodes(), BACK_SECONDS, "it has a place again")
     learns_on(tmp_path / "run")
     ends_in_order(process)
-    wait_for(lambda: not nodes(), 30, "no node is left")
+    wait_for(lambda: not left(), 30, "no node is left")
 
 
 @pytest.mark.soak
@@ -302,7 +311,7 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
         assert f"NOTE: {name} has been silent for" in output
         assert [row["node"] for row in restarts(folder)] == [name]
         assert {row["unsound_chunks"] for row in rows(folder)} <= {"", "0"}
-        wait_for(lambda: not nodes(), 30, "no node is left")
+        wait_for(lambda: not left(), 30, "no node is left")
 
 
 @pytest.mark.soak
@@ -358,7 +367,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, argume
     arguments = [cluster.address if argument == "HERE" else argument for argument in arguments]
     done = run(*CATCH, "--run", tmp_path / "run", *TWO_ACTORS, *arguments)
     assert done.returncode == status and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    assert not nodes()
+    assert not left()
 
 
 @pytest.mark.soak
@@ -459,7 +468,7 @@ def test_launchpads_examples_run_there_unchanged(cluster, connected, tmp_path):
     assert "Results: [0, 1]" in launched(consumer_producers(num_producers=2), tmp_path)["consumer/0"]
     logs = launched(program_wait(), tmp_path)  # one node asks for an end, four learn of it in their own ways
     assert sum("Clean termination of" in log for log in logs.values()) == 4, logs
-    assert not nodes()
+    assert not left()
 
 
 class Parameters:
@@ -494,7 +503,7 @@ def test_a_parameter_server_and_nodes_that_share_a_process_run_there(cluster, co
     worker = lp.CourierNode(Worker, parameters, own.create_handle())
     program.add_node(lp.MultiThreadingColocation([own, worker]), label="both")
     assert "sum 50" in launched(program, tmp_path)["both/0"]
-    assert not nodes()
+    assert not left()
 
 
 def fail():
@@ -505,14 +514,14 @@ def fail():
 def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
     import launchpad as lp
 
-    wait_for(lambda: not nodes(), 30, "those of the test before are gone")
+    wait_for(lambda: not left(), 30, "those of the test before are gone")
     program = lp.Program("broken")
     program.add_node(lp.PyNode(time.sleep, 1e6), label="sleeper")
     program.add_node(lp.PyNode(fail), label="broken")
     with pytest.raises(RuntimeError, match="broken/0 ended with status 1; see .*logs/broken/0"):
         ray_cluster.wait(ray_cluster.launch(program, tmp_path))
     assert "RuntimeError: broken" in (tmp_path / "logs/broken/0").read_text()
-    assert not nodes()
+    assert not left()
 
 
 @pytest.mark.soak
