@@ -257,6 +257,7 @@ def _add_cluster(add) -> None:
     one.add_argument("--config", metavar="FILE", help="slurm: a configuration of your own, instead of a WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
     one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
+    one.add_argument("--max-nodes", metavar="N", type=_positive, help="kubernetes: added when actors wait for room")
     one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
     one.add_argument("--gpus", metavar="N", type=_count, default=0, help="of each host, or of the learner's pod; 0")
     one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
@@ -406,11 +407,15 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         ])  # fmt: skip
     if options.where == "kubernetes" and options.submit:
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
+    if options.max_nodes and (options.where == "slurm" or options.max_nodes < options.nodes):
+        raise config_lib.ConfigError([
+            f"--max-nodes {options.max_nodes}: expected --nodes, {options.nodes}, or more, with kubernetes"
+        ])  # fmt: skip
     named = ["--config", options.config] if options.config else [options.shipped]
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
     config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
-    _refuse_too_few_cpus(config, options.nodes, options.cpus)
-    arguments = [*named, *rest, *_a_gpu_for_each_learner(config, options)]
+    _refuse_too_few_cpus(config, options.max_nodes or options.nodes, options.cpus)
+    arguments = [*named, *rest, *_a_gpu_for_each_learner(config, options), *_patience(config, options)]
     folder = options.run or _run_folder(options.shipped, options.config)
     if folder.name in ("", ".."):
         raise config_lib.ConfigError([f"--run {folder}: has no name of its own; expected a folder like runs/pong"])
@@ -466,10 +471,16 @@ def _manifest(options: argparse.Namespace, arguments: list[str], folder: Path) -
         raise config_lib.ConfigError([
             f"--claim: got {options.claim!r}; expected a volume claim's name, of small letters, digits, '-' and '.'"
         ])  # fmt: skip
-    job = kubernetes.Job(
-        options.image, max(1, options.nodes - 1), options.cpus, options.memory_gb, options.gpus, options.claim
-    )
+    workers, most = max(1, options.nodes - 1), max(1, (options.max_nodes or options.nodes) - 1)
+    amounts = options.cpus, options.memory_gb, options.gpus
+    job = kubernetes.Job(options.image, workers, most, *amounts, options.claim)
     return kubernetes.manifest(arguments, folder.name, job)
+
+
+def _patience(config: config_lib.Config, options: argparse.Namespace) -> list[str]:
+    """Returns the key that lets a run wait for pods that an autoscaler adds, which takes minutes, unless it is set."""
+    is_set = "wait_seconds" in config.cluster.model_fields_set
+    return ["--cluster.wait-seconds", "1800"] if options.max_nodes and not is_set else []
 
 
 def _a_gpu_for_each_learner(config: config_lib.Config, options: argparse.Namespace) -> list[str]:

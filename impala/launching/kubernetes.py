@@ -9,7 +9,7 @@ from typing import NamedTuple
 import yaml
 
 _HEADER = """\
-# A Ray cluster of one head, where the learner stands, and {workers} workers for actors; it is gone when the run has
+# A Ray cluster of one head, where the learner stands, and {workers} for actors; it is gone when the run has
 # ended. `kubectl apply -f` starts it, where KubeRay 1.5.1 or later is installed; applied again after `kubectl delete
 # rayjob {name}`, the run resumes from its folder on the volume claim {claim}.
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
@@ -23,6 +23,7 @@ class Job(NamedTuple):
 
     image: str
     workers: int
+    max_workers: int  # above `workers`: Ray's autoscaler adds pods for nodes that wait for room, and ends idle ones
     cpus: int  # of each pod
     memory_gb: int
     gpus: int  # of the head
@@ -62,13 +63,15 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
                 },
                 "workerGroupSpecs": [{
                     "groupName": "actors",
-                    "replicas": job.workers, "minReplicas": job.workers, "maxReplicas": job.workers,
+                    "replicas": job.workers, "minReplicas": job.workers, "maxReplicas": job.max_workers,
                     "rayStartParams": {"num-cpus": str(job.cpus)},
                     "template": _pod(metadata["name"], job, gpus=0),
                 }],
             },
         },
     }  # fmt: skip
+    if job.max_workers > job.workers:
+        ray_job["spec"]["rayClusterSpec"]["enableInTreeAutoscaling"] = True
     same_job = {"podSelector": {"matchLabels": {"impala-run": metadata["name"]}}}
     operator = {
         "podSelector": {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}, "namespaceSelector": {},
@@ -88,7 +91,8 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
         },
     }  # fmt: skip
     documents = yaml.dump_all([ray_job, policy], Dumper=_Dumper, sort_keys=False, width=120)
-    return _HEADER.format(workers=job.workers, name=metadata["name"], claim=job.claim) + documents
+    workers = f"{job.workers} to {job.max_workers}" if job.max_workers > job.workers else f"{job.workers}"
+    return _HEADER.format(workers=f"{workers} workers", name=metadata["name"], claim=job.claim) + documents
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,5 +1,6 @@
 """What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
 
+import functools
 import os
 import re
 import shlex
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import time
 
+import jsonschema
 import pytest
 import yaml
 
@@ -14,75 +16,128 @@ from impala import cli
 from impala.launching import kubernetes, slurm
 from tests.programs.running import ROOT, refused, wait_for
 
-# Fields of ray.io/v1 (KubeRay's API reference, 1.5) and of Kubernetes' core/v1 and networking.k8s.io/v1, as far as they
-# may be used here; a value is the schema of what lies below, None of what is a plain value or a free mapping.
-_CONTAINER = {
-    "name": None, "image": None, "imagePullPolicy": None, "env": None, "resources": {"requests": None, "limits": None},
-    "volumeMounts": [{"name": None, "mountPath": None, "subPath": None, "readOnly": None}], "lifecycle": None,
+_TEXT, _FLAG, _COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": 0}
+_WORDS = {"type": "object", "additionalProperties": _TEXT}
+_QUANTITIES = {
+    "type": "object", "additionalProperties": {"type": "string", "pattern": r"^\d+(\.\d+)?(m|[kKMGT]i?)?$"},
 }  # fmt: skip
-_POD = {
-    "metadata": {"labels": None, "annotations": None},
-    "spec": {
-        "terminationGracePeriodSeconds": None, "containers": [_CONTAINER], "nodeSelector": None, "tolerations": None,
-        "volumes": [{"name": None, "persistentVolumeClaim": {"claimName": None}, "emptyDir": {"medium": None}}],
-    },
-}  # fmt: skip
-_GROUP = {"rayStartParams": None, "template": _POD}
-_METADATA = {"name": None, "namespace": None, "labels": None}
+
+
+def _fields(*required, **fields):
+    """Returns the JSON schema of an object that has no other fields."""
+    return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
+
+
+def _list(schema):
+    return {"type": "array", "items": schema}
+
+
+# KubeRay's ray.io/v1 by its published types, of version 1.5 (`apis/ray/v1`), and of Kubernetes' core/v1 and
+# networking.k8s.io/v1 what pods and policies may have here.
+_CONTAINER = _fields(
+    "name", name=_TEXT, image=_TEXT, imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+    env=_list(_fields("name", name=_TEXT, value=_TEXT)),
+    resources=_fields(requests=_QUANTITIES, limits=_QUANTITIES),
+    volumeMounts=_list(_fields("name", "mountPath", name=_TEXT, mountPath=_TEXT, subPath=_TEXT, readOnly=_FLAG)),
+)  # fmt: skip
+_POD = _fields(
+    metadata=_fields(labels=_WORDS, annotations=_WORDS),
+    spec=_fields(
+        "containers", terminationGracePeriodSeconds=_COUNT, containers=_list(_CONTAINER), nodeSelector=_WORDS,
+        volumes=_list(_fields(
+            "name", name=_TEXT, persistentVolumeClaim=_fields("claimName", claimName=_TEXT, readOnly=_FLAG),
+            emptyDir=_fields(medium={"enum": ["", "Memory"]}, sizeLimit=_TEXT),
+        )),
+    ),
+)  # fmt: skip
+_CLUSTER = _fields(
+    "headGroupSpec", suspend=_FLAG, rayVersion=_TEXT, enableInTreeAutoscaling=_FLAG, headServiceAnnotations=_WORDS,
+    authOptions=_fields(mode={"enum": ["disabled", "token"]}),
+    autoscalerOptions=_fields(
+        idleTimeoutSeconds=_COUNT, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]}, image=_TEXT,
+        resources=_fields(requests=_QUANTITIES, limits=_QUANTITIES),
+    ),
+    headGroupSpec=_fields(
+        "rayStartParams", "template", serviceType=_TEXT, enableIngress=_FLAG, rayStartParams=_WORDS, template=_POD
+    ),
+    workerGroupSpecs=_list(_fields(
+        "groupName", "minReplicas", "maxReplicas", "rayStartParams", "template", groupName=_TEXT, replicas=_COUNT,
+        minReplicas=_COUNT, maxReplicas=_COUNT, numOfHosts=_COUNT, rayStartParams=_WORDS, template=_POD,
+    )),
+)  # fmt: skip
+_JOB = _fields(
+    activeDeadlineSeconds=_COUNT, backoffLimit=_COUNT, rayClusterSpec=_CLUSTER, metadata=_WORDS, clusterSelector=_WORDS,
+    managedBy=_TEXT, entrypoint=_TEXT, runtimeEnvYAML=_TEXT, jobId=_TEXT, entrypointResources=_TEXT, suspend=_FLAG,
+    submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode"]}, ttlSecondsAfterFinished=_COUNT,
+    shutdownAfterJobFinishes=_FLAG, entrypointNumCpus={"type": "number"}, entrypointNumGpus={"type": "number"},
+    submitterPodTemplate=_POD, submitterConfig=_fields(backoffLimit=_COUNT),
+)  # fmt: skip
+_CHOICE = _fields(matchLabels=_WORDS, matchExpressions=_list(_fields("key", "operator", key=_TEXT, operator=_TEXT)))
+_POLICY = _fields(
+    "podSelector", podSelector=_CHOICE, policyTypes=_list({"enum": ["Ingress", "Egress"]}),
+    ingress=_list(_fields(
+        **{"from": _list(_fields(podSelector=_CHOICE, namespaceSelector=_CHOICE))},
+        ports=_list(_fields(port={"type": "integer", "maximum": 65_535}, protocol={"enum": ["TCP", "UDP", "SCTP"]})),
+    )),
+)  # fmt: skip
+_NAME = {"type": "string", "pattern": r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
 SCHEMAS = {
-    "RayJob": {
-        "apiVersion": None, "kind": None, "metadata": _METADATA,
-        "spec": {
-            "entrypoint": None, "submissionMode": None, "shutdownAfterJobFinishes": None, "backoffLimit": None,
-            "ttlSecondsAfterFinished": None, "activeDeadlineSeconds": None, "runtimeEnvYAML": None, "suspend": None,
-            "rayClusterSpec": {
-                "rayVersion": None, "authOptions": {"mode": None}, "enableInTreeAutoscaling": None,
-                "headGroupSpec": _GROUP | {"serviceType": None},
-                "workerGroupSpecs": [
-                    _GROUP | {"groupName": None, "replicas": None, "minReplicas": None, "maxReplicas": None}
-                ],
-            },
-        },
-    },
-    "NetworkPolicy": {
-        "apiVersion": None, "kind": None, "metadata": _METADATA,
-        "spec": {
-            "podSelector": {"matchLabels": None}, "policyTypes": None,
-            "ingress": [{
-                "from": [{"podSelector": {"matchLabels": None, "matchExpressions": None}, "namespaceSelector": None}],
-                "ports": [{"port": None, "protocol": None}],
-            }],
-        },
-    },
+    kind: _fields(
+        "apiVersion", "kind", "metadata", "spec", apiVersion={"const": version}, kind={"const": kind},
+        metadata=_fields("name", name=_NAME, namespace=_NAME, labels=_WORDS), spec=spec,
+    )
+    for kind, version, spec in (("RayJob", "ray.io/v1", _JOB), ("NetworkPolicy", "networking.k8s.io/v1", _POLICY))
 }  # fmt: skip
-JOB = kubernetes.Job("registry/impala:1", workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
+JOB = kubernetes.Job("registry/impala:1", workers=3, max_workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
 
 
-def unknown(value, schema, path=""):
-    """Yields the fields that the schema does not have."""
-    if isinstance(schema, list):
-        for index, each in enumerate(value):
-            yield from unknown(each, schema[0], f"{path}[{index}]")
-    elif isinstance(schema, dict):
-        for name, below in value.items():
-            if name not in schema:
-                yield f"{path}.{name}"
-            elif schema[name] is not None:
-                yield from unknown(below, schema[name], f"{path}.{name}")
+def documents(*arguments, job=JOB):
+    return {each["kind"]: each for each in yaml.safe_load_all(kubernetes.manifest(arguments, "pong", job))}
 
 
-def documents(*arguments):
-    return {each["kind"]: each for each in yaml.safe_load_all(kubernetes.manifest(arguments, "pong", JOB))}
+def faults(document):
+    """Returns what of a document is not as published."""
+    validator = jsonschema.Draft202012Validator(SCHEMAS[document["kind"]])
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
 
 
-def test_the_manifest_has_published_fields_only():
-    written = documents("pong")
+@pytest.mark.parametrize("job", [JOB, JOB._replace(max_workers=9), JOB._replace(gpus=0)])
+def test_the_manifest_is_as_published(job):
+    written = documents("pong", job=job)
     assert set(written) == set(SCHEMAS)
-    for kind, document in written.items():
-        assert list(unknown(document, SCHEMAS[kind])) == []
-    assert list(unknown({"spec": {"entrypont": 1}}, SCHEMAS["RayJob"])) == [".spec.entrypont"]
+    for document in written.values():
+        assert faults(document) == []
+
+
+@pytest.mark.parametrize("path, value, words", [
+    (["spec", "entrypont"], "x", "$.spec: Additional properties are not allowed ('entrypont'"),
+    (["spec", "submissionMode"], "K8SJobMode", "$.spec.submissionMode: 'K8SJobMode' is not one of"),
+    (["spec", "rayClusterSpec", "authOptions", "mode"], "tokn", "authOptions.mode: 'tokn' is not one of"),
+    (["spec", "rayClusterSpec", "headGroupSpec"], {}, "headGroupSpec: 'rayStartParams' is a required property"),
+    (["spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-cpus"], 8, "8 is not of type 'string'"),
+    (["metadata", "name"], "Pong", "$.metadata.name: 'Pong' does not match"),
+])  # fmt: skip
+def test_a_manifest_that_is_not_as_published_is_found(path, value, words):
+    job = documents("pong")["RayJob"]
+    *above, last = path
+    functools.reduce(dict.__getitem__, above, job)[last] = value
+    assert words in faults(job)[0]
+
+
+def test_an_autoscaler_adds_pods_up_to_the_most_nodes(capsys):
+    command = ["cluster", "kubernetes", "catch", "--image", "x", "--nodes", "3", "--actor.num-actors", "70"]
+    assert cli.main([*command, "--max-nodes", "10"]) == 0
+    text = capsys.readouterr().out
+    job, _ = yaml.safe_load_all(text)
+    cluster = job["spec"]["rayClusterSpec"]
+    (worker,) = cluster["workerGroupSpecs"]
+    assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (2, 2, 9)
+    assert cluster["enableInTreeAutoscaling"] is True and "and 2 to 9 workers for actors" in text
+    assert " --cluster.wait-seconds 1800 " in job["spec"]["entrypoint"], "a pod takes its time"
+    assert cli.main([*command, "--max-nodes", "10", "--cluster.wait-seconds", "7"]) == 0
+    assert "1800" not in capsys.readouterr().out
 
 
 def test_the_manifest_asks_for_what_was_said():
@@ -224,6 +279,8 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     (["kubernetes", "catch", "--image", "x", "--claim", "My Runs"], "--claim: got 'My Runs'; expected a volume claim's name"),
     (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and 17 actors and learners alone need 18;"),
     (["kubernetes", "pong"], "--image: not given; expected the name of an image with this project"),
+    (["kubernetes", "pong", "--image", "x", "--nodes", "5", "--max-nodes", "4"], "--max-nodes 4: expected --nodes, 5, or more,"),
+    (["slurm", "pong", "--max-nodes", "4"], "--max-nodes 4: expected --nodes, 2, or more, with kubernetes"),
     (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),
     (["kubernetes", "--config", "configs/pong.yaml", "--image", "x"], "--config configs/pong.yaml: the image would not hold it;"),
     (["kubernetes", "pong", "--image", "x", "--run", "."], "--run .: has no name of its own; expected a folder like"),

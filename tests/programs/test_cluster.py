@@ -112,7 +112,7 @@ def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
     assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes()) == 4
     assert host_of(nodes()["learner/0"]) not in {host_of(node) for node in actors.values()}
     last = rows(folder)[-1]
-    assert float(last["rss_actors_mb"]) > 2 * 300 and float(last["rss_table_mb"]) > 100, "of all hosts"
+    assert float(last["rss_actors_mb"]) > 2 * 200 and float(last["rss_table_mb"]) > 100, "of all hosts"
     output = ends_in_order(process)
     assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
     assert (folder / "logs/learner-0.log").is_file()
