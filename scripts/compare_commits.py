@@ -4,11 +4,12 @@
 OTHER is a checkout of another commit with its own .venv. Each round runs every WORD's configuration by OTHER's code, by
 this code with OTHER's configuration and, of words in `--own`, by this code with its own. Frames are counted over
 `--seconds`, from `--start` seconds after the first row of metrics.csv with an update; a row comes every three seconds.
-Where OTHER's file does not say how pixels are normalised, this code is told OTHER's default (`--normalisation`). On an
-otherwise idle machine.
+Where OTHER's file does not say how pixels are normalised, this code is told OTHER's default (`--normalisation`). With
+`--starts` it is the seconds from the command to the first update instead, in starts.csv. On an otherwise idle machine.
 """
 
 import argparse
+import contextlib
 import math
 import statistics
 import subprocess
@@ -37,43 +38,67 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--start", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=24.0)
+    parser.add_argument("--starts", action="store_true")
     options, table = parser.parse_args(), []
     here, other = Path.cwd(), options.other.resolve()
+    measure, what, name = measured, "frames_per_second", "table.csv"
+    if options.starts:
+        measure, what, name = started, "seconds", "starts.csv"
+    columns = [column.replace("frames_per_second", what) for column in COLUMNS]
     as_other = ("--network.normalisation", options.normalisation)
     for number in range(options.rounds):
         for word in options.words:
-            row = dict.fromkeys(COLUMNS) | dict(round=number, configuration=word)
+            row = dict.fromkeys(columns) | dict(round=number, configuration=word)
             arms = [("other", other, other, ()), ("same_configuration", here, other, as_other)]
             arms += [("own_configuration", here, here, ())] if word in options.own else []
             for arm, code, file, extra in arms:
                 path = file / "configs" / f"{word}.yaml"
-                row[f"{arm}_frames_per_second"] = measured(code, path, extra, options)
+                row[f"{arm}_{what}"] = measure(code, path, extra, options)
             table.append(row)
             print(row, flush=True)
-            write(table, RESULTS)
+            write(table, RESULTS, name)
     for word in options.words:
         for arm in ("same_configuration", "own_configuration")[: 1 + (word in options.own)]:
             rows = [row for row in table if row["configuration"] == word]
-            ratios = [row[f"{arm}_frames_per_second"] / row["other_frames_per_second"] for row in rows]
+            ratios = [row[f"{arm}_{what}"] / row[f"other_{what}"] for row in rows]
             print(f"{word}, {arm}: {interval(ratios)}")
 
 
 def measured(code: Path, config: Path, extra: tuple[str, ...], options) -> int:
     """Returns the frames per second of a run after its start."""
+    with running(code, config, "--log-period-seconds", "3", *extra) as (process, folder):
+        updated = until(process, folder, has_update)
+        first = until(process, folder, lambda row: seconds(row) >= seconds(updated) + options.start)
+        last = until(process, folder, lambda row: seconds(row) >= seconds(first) + options.seconds)
+    return round((int(last["frames"]) - int(first["frames"])) / (seconds(last) - seconds(first)))
+
+
+def started(code: Path, config: Path, extra: tuple[str, ...], options) -> float:
+    """Returns the seconds from the command to a row of metrics.csv with an update."""
+    began = time.monotonic()
+    with running(code, config, "--log-period-seconds", "0.25", *extra) as (process, folder):
+        until(process, folder, has_update)
+        return round(time.monotonic() - began, 2)
+
+
+@contextlib.contextmanager
+def running(code: Path, config: Path, *extra: str):
+    """Runs a configuration by the code of a checkout; yields the process and the run's folder."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            code / ".venv/bin/impala", "train", "--config", config, "--run", folder, "--log-period-seconds", "3",
-            "--total-frames", "2000000000", "--learner.learning-rate-schedule", "constant", *extra,
+            code / ".venv/bin/impala", "train", "--config", config, "--run", folder, "--total-frames", "2000000000",
+            "--learner.learning-rate-schedule", "constant", *extra,
         ]  # fmt: skip
         process = subprocess.Popen(command, cwd=code, stdout=subprocess.DEVNULL, start_new_session=True)
         try:
-            updated = until(process, folder, lambda row: float(row["updates"] or 0) > 0)
-            first = until(process, folder, lambda row: seconds(row) >= seconds(updated) + options.start)
-            last = until(process, folder, lambda row: seconds(row) >= seconds(first) + options.seconds)
+            yield process, folder
         finally:
             process.terminate()
             process.wait(60)
-    return round((int(last["frames"]) - int(first["frames"])) / (seconds(last) - seconds(first)))
+
+
+def has_update(row: dict) -> bool:
+    return float(row["updates"] or 0) > 0
 
 
 def seconds(row: dict) -> float:

@@ -1,11 +1,14 @@
 """Hosts of Ray's in processes of their own, some in a network of their own whose cable can be broken."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import psutil
 
 HEAD = """
 import sys
@@ -65,3 +68,36 @@ def ray_host(*arguments, within=()) -> Iterator[subprocess.Popen]:
             yield process
         finally:
             process.terminate()
+
+
+# Ray's own, for its tests; by the name that its launcher knows, a file is read that the wheel lacks.
+_PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+
+
+@contextlib.contextmanager
+def growing_cluster(address: str, folder: Path, *, max_hosts: int) -> Iterator[None]:
+    """Starts a head of two CPUs at `address`, whose autoscaler adds hosts of one CPU, as processes of this machine."""
+    host, _, port = address.rpartition(":")
+    head = {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0}
+    worker = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": max_hosts}
+    settings = {
+        "cluster_name": "fake_multinode", "provider": {"type": "external", "module": _PROVIDER}, "max_workers": max_hosts,
+        "available_node_types": {"ray.head.default": head, "ray.worker": worker}, "idle_timeout_minutes": 1,
+        "head_node_type": "ray.head.default", "upscaling_speed": 1.0,
+    }  # fmt: skip
+    (folder / "autoscaler.json").write_text(json.dumps(settings))
+    command = [
+        Path(sys.executable).parent / "ray", "start", "--head", "--block", "--num-cpus=2", f"--port={port}",
+        f"--node-ip-address={host}", "--include-dashboard=false", f"--autoscaling-config={folder}/autoscaler.json",
+    ]  # fmt: skip
+    environment = os.environ | {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1"}
+    nowhere = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with subprocess.Popen([*map(str, command)], env=environment, **nowhere, start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            everything = psutil.Process(process.pid).children(recursive=True)
+            process.terminate()
+            _, alive = psutil.wait_procs(everything, timeout=10)
+            for each in alive:
+                each.kill()

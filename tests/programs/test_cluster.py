@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from impala.launching import node_host, ray_cluster
+from impala.launching import node_host, ports, ray_cluster
 from impala.learning import checkpoints
 from tests.faults import certificates
-from tests.faults.hosts import cable, head, ray_host
+from tests.faults.hosts import cable, growing_cluster, head, ray_host
 from tests.programs.running import (
     CATCH,
     ENDLESS,
@@ -76,6 +77,13 @@ def nodes() -> dict[str, psutil.Process]:
                 is_child = process.ppid() == other.pid  # that has yet to run a program of its own
                 assert other is process or is_child, f"{process} and {other}"
     return found
+
+
+def reachable(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
 
 
 def host_of(process) -> int:
@@ -286,6 +294,7 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
         far = ("--address", f"{here}:6399", "--node-ip-address", there, "--num-cpus", 1)
         inside = ("ip", "netns", "exec", namespace)
         ends.enter_context(ray_host("--head", *at_head))
+        wait_for(lambda: reachable(f"{here}:6399"), 60, "the head listens")
         lost = ends.enter_context(ray_host(*far, within=inside))
         process = start(*CATCH, "--cluster", f"{here}:6399", "--run", folder, *ENDLESS, *TWO_ACTORS)
         ends.callback(process.kill)
@@ -332,6 +341,21 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     output = ends_in_order(process)
     assert "; 1 node waits for room" in output and restarts(folder) == []
     cluster.remove_node(more)
+
+
+@pytest.mark.soak
+def test_an_autoscaler_brings_hosts_for_the_actors_that_wait(tmp_path):
+    """As KubeRay's does with `--max-nodes`; its hosts are processes of this machine, and go when they are idle."""
+    address = f"127.0.0.1:{ports.Holder().take()}"
+    with growing_cluster(address, tmp_path, max_hosts=3):
+        wait_for(lambda: reachable(address), 60, "the head listens")
+        keys = [*TWO_ACTORS, "--cluster.min-actors", "1", "--cluster.wait-seconds", "120"]
+        process = start(*CATCH, "--cluster", address, "--run", tmp_path / "run", *ENDLESS, *keys)
+        wait_until_it_trains(tmp_path / "run", 5)
+        wait_for(lambda: {"actor/0", "actor/1"} < set(nodes()), BACK_SECONDS, "both actors have a host")
+        assert len({host_of(node) for name, node in nodes().items() if name.startswith("actor")}) == 2
+        ends_in_order(process)
+        wait_for(lambda: not left(), 30, "no node is left")
 
 
 @pytest.mark.soak

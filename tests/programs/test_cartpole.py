@@ -1,0 +1,22 @@
+"""CartPole by the shipped configuration of every program and agent that has one: `make soak` alone."""
+
+import pytest
+
+from tests.programs.running import rows, run
+
+WORDS = (
+    "cartpole", "seed_cartpole", "ga3c_cartpole", "dqn_cartpole", "apex_cartpole", "gorila_cartpole", "a3c_cartpole",
+    "dppo_cartpole",
+)  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("word", WORDS)
+def test_it_learns_to_hold_the_pole(word, tmp_path):
+    done = run("train", word, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    written = rows(tmp_path / "run")
+    column = "evaluation_mean" if any(row["evaluation_mean"] for row in written) else "return_mean"
+    means = [float(row[column]) for row in written if row[column]]
+    print(f"{word}: {max(means):.1f} ({column}), {int(written[-1]['frames']):,} frames, {written[-1]['wall_seconds']} s")
+    assert max(means) >= 475.0, "of 500, gymnasium's own threshold"
