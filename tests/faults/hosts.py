@@ -80,10 +80,16 @@ def growing_cluster(address: str, folder: Path, *, max_hosts: int) -> Iterator[N
     host, _, port = address.rpartition(":")
     head = {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0}
     worker = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": max_hosts}
+    same_machine = dict.fromkeys(("use_node_id_as_ip", "disable_node_updaters", "disable_launch_config_check"), True)
+    provider = {"type": "external", "module": _PROVIDER, "gcs_address": address, **same_machine}
     settings = {
-        "cluster_name": "fake_multinode", "provider": {"type": "external", "module": _PROVIDER}, "max_workers": max_hosts,
+        "cluster_name": "fake_multinode", "provider": provider, "max_workers": max_hosts,
         "available_node_types": {"ray.head.default": head, "ray.worker": worker}, "idle_timeout_minutes": 1,
-        "head_node_type": "ray.head.default", "upscaling_speed": 1.0,
+        "head_node_type": "ray.head.default", "upscaling_speed": 1.0, "auth": {}, "docker": {}, "file_mounts": {},
+        **{f"{which}_commands": [] for which in (
+            "initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray",
+        )},
+        **{name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")},
     }  # fmt: skip
     (folder / "autoscaler.json").write_text(json.dumps(settings))
     command = [
