@@ -33,6 +33,7 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 _QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _SOON_SECONDS = 60.0  # after a start
+_HOST_LABEL = "ray.io/node-id"  # of every host
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -62,6 +63,7 @@ class Placement(NamedTuple):
     own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
     ignored: Sequence[str] = ()  # facts of a host that may differ from the launcher's
+    avoids_unfit: bool = False  # a host on which something else is installed is avoided; else the launch is refused
 
 
 def connect(address: str, *, is_trusted: bool) -> None:
@@ -227,6 +229,8 @@ class Nodes:
             self._current_folder = os.getcwd()
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
+        self._fit: set[str] = set()  # nodes whose hosts have been compared with this one
+        self._unfit: dict[str, str] = {}  # Ray's id of a host that is avoided: why
         self._due: dict[str, float] = {}
         self._incarnations: dict[str, int | None] = {}  # of each node that was started; None: its launch's
         self._new_incarnation, self._has_begun = lambda name: None, False
@@ -245,6 +249,8 @@ class Nodes:
         needs = self._placement.needs(name)
         options = dict(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0, max_task_retries=0)
         options |= {"memory": needs.memory_gb * 1e9} if needs.memory_gb else {}
+        if not (self._placement.at_launcher(name) or self._placement.together(name)):
+            options |= self._others_than_unfit("label_selector")
         actor = self._ray.remote(_Host).options(**options, scheduling_strategy=self._strategy(name)).remote()
         return _Hosted(actor, actor.describe.remote(*self._compared))
 
@@ -260,9 +266,16 @@ class Nodes:
         if group not in self._groups:
             members = [each for each in self._commands if placement.together(each) == group]
             bundles = [_bundle(placement.needs(member)) for member in members]
-            self._groups[group] = members, self._ray.util.placement_group(bundles, strategy="STRICT_PACK")
+            where = [self._others_than_unfit("selector").get("selector", {})] * len(bundles)
+            self._groups[group] = members, self._ray.util.placement_group(
+                bundles, strategy="STRICT_PACK", bundle_label_selector=where if self._unfit else None
+            )
         members, reserved = self._groups[group]
         return PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=members.index(name))
+
+    def _others_than_unfit(self, name: str) -> dict[str, Any]:
+        """Returns the argument `name` of Ray's that keeps a node off the hosts that are unfit; nothing if none is."""
+        return {name: {_HOST_LABEL: f"!in({','.join(self._unfit)})"}} if self._unfit else {}
 
     def _begin(self) -> None:
         """Waits until the required nodes have a place, compares their hosts with this one, and starts them."""
@@ -271,7 +284,7 @@ class Nodes:
         awaited = self._placement.num_awaited
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
         deadline = time.monotonic() + self._placement.wait_seconds
-        while not (others <= (standing := self._standing()) and len(standing & alone) >= num_alone):
+        while not (others <= (standing := self._fitting(self._standing())) and len(standing & alone) >= num_alone):
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
             if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
                 self._refuse_hosts()
@@ -279,8 +292,6 @@ class Nodes:
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
             time.sleep(0.1)
-        for name in sorted(standing):
-            self._compare(name, self._placement.ignored)
         servers = [name for name in standing if self._commands[name].ports]
         try:
             for found in self._ray.get([self._reserve(name) for name in servers], timeout=_ASK_SECONDS):
@@ -291,6 +302,31 @@ class Nodes:
             if name in standing:
                 self._start(name)
         self._has_begun = True
+
+    def _fitting(self, standing: set[str]) -> set[str]:
+        """Compares the hosts of nodes with this one; returns the nodes that can start there.
+
+        Raises:
+          ConfigError: something else is installed on one, and it cannot be avoided.
+        """
+        for name in sorted(standing - self._fit):
+            try:
+                self._compare(name, self._placement.ignored)
+                self._fit.add(name)
+            except ConfigError as error:
+                if not self._placement.avoids_unfit or self._placement.at_launcher(name):
+                    raise
+                self._unfit[self._hosted[name].place[2]] = error.lines[0]
+        unfit = [name for name in standing if self._hosted[name].place[2] in self._unfit]
+        groups = {self._placement.together(name) for name in unfit} - {None}
+        moving = {*unfit, *(name for name in self._commands if self._placement.together(name) in groups)}
+        self._dismiss([self._hosted[name] for name in moving])
+        for group in groups:
+            self._ray.util.remove_placement_group(self._groups.pop(group)[1])
+        for name in moving:
+            self._hosted[name] = self._place(name)
+        self._fit -= moving
+        return standing - moving
 
     def _refuse_hosts(self) -> None:
         """Raises ConfigError if a host cannot make nodes at all."""
@@ -370,6 +406,7 @@ class Nodes:
             for what, wanted, num_free in wanted_and_free(names) if wanted
         ]  # fmt: skip
         said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]
+        said += self._unfit.values()
         return (
             f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "
             f"{self._placement.wait_seconds:g} s: they need {' and '.join(lacks) or 'a host'}"
@@ -458,7 +495,7 @@ class Nodes:
 
     def words(self) -> list[str]:
         """Returns lines that say where the nodes stand, and what is open to strangers."""
-        lines = [self.places()]
+        lines = [self.places(), *(f"{line}: that host is not used" for line in self._unfit.values())]
         if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
             lines.append("Ray asks for no token: whoever reaches its ports runs code on its hosts (docs/security.md)")
         return lines

@@ -45,9 +45,11 @@ def placement(config: Config) -> ray_cluster.Placement:
 def placement_again(config: Config) -> ray_cluster.Placement:
     """Returns the placement of a later launch of the same command, which begins once one actor stands.
 
-    Hosts that were lost meanwhile need not be back for the run to go on, and the checkout may have been edited.
+    Hosts that were lost meanwhile need not be back for the run to go on, those that joined may be unfit, and the
+    checkout may have been edited.
     """
-    return placement(config)._replace(num_awaited=min(1, config.actor.num_actors), ignored=("commit",))
+    again = dict(num_awaited=min(1, config.actor.num_actors), ignored=("commit",), avoids_unfit=True)
+    return placement(config)._replace(**again)
 
 
 def _num_awaited(config: Config) -> int | None:

@@ -78,7 +78,8 @@ class Actor:
 class FakeRay:
     """As much of Ray as places actors, and answers at once.
 
-    `described` is what the next actor says of its host, `exit_status` what all say of their process; `jobs` is filled.
+    `described` is what the next actor says of its host, or a list for the next ones; `options` are those that actors were made
+    with; `exit_status` what all say of their process; `jobs` is filled.
     """
 
     ip = "10.0.0.7"
@@ -89,12 +90,16 @@ class FakeRay:
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
         self.gone: Exception | None = None  # what a question to a node's host raises
-        self.num_placed, self.is_silent = 0, False  # actors that were made; whether `clear` is never answered
+        self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
-        return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=self.place))
+        def options(**given):
+            self.options.append(given)
+            return types.SimpleNamespace(remote=self.place)
+
+        return types.SimpleNamespace(options=options)
 
     def place(self):
         self.num_placed += 1
@@ -103,6 +108,8 @@ class FakeRay:
     def answer(self, method, arguments):
         if method == "clear" and self.is_silent:
             return None
+        if method == "describe" and isinstance(self.described, list):
+            return self.described.pop(0)
         if method == "status" and self.gone:
             return self.gone
         if method == "start":
@@ -257,6 +264,23 @@ def test_a_commit_made_since_the_start_does_not_keep_the_nodes_from_starting_aga
     again = placing.placement_again(config.load("configs/catch.yaml"))
     fake, nodes = launched(edited, ignored=again.ignored)
     assert len(fake.jobs) == 1
+
+
+def test_a_host_that_is_unfit_is_avoided_when_all_nodes_start_again(launched):
+    """It joined late, and was said and not used; a learner that dies later must not end the run for that."""
+    again = placing.placement_again(config.load("configs/catch.yaml"))
+    how = dict(ignored=again.ignored, avoids_unfit=again.avoids_unfit)
+    fake, nodes = launched([THERE, HERE], **how)
+    assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1
+    assert [options.get("label_selector") for options in fake.options] == [None, {"ray.io/node-id": "!in(2)"}]
+    (line,) = [line for line in nodes.words() if "numpy" in line]
+    assert line.startswith("actor/0 on there: numpy is 9.9 there and ") and line.endswith(": that host is not used")
+
+
+def test_where_every_host_is_unfit_the_run_can_be_resumed_later(launched):
+    with pytest.raises(ray_cluster.NoRoom) as refusal:
+        launched(THERE, avoids_unfit=True)
+    assert refusal.value.status == 75 and "(actor/0 on there: numpy is 9.9 there" in refusal.value.lines[0]
 
 
 @pytest.mark.parametrize("address, is_refused", [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False)])

@@ -360,12 +360,16 @@ def test_an_autoscaler_brings_hosts_for_the_actors_that_wait(tmp_path):
 
 @pytest.mark.soak
 def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster, catch, tmp_path):
-    process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
+    process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2, "--checkpoint-period-seconds", 2)
     (tmp_path / "numpy-9.9.dist-info").mkdir()
     (tmp_path / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
     more = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
     time.sleep(40)  # it was refused five times within 21 s, and then the run ended
     assert len(nodes()) == 4 and restarts(folder) == []
+    nodes()["learner/0"].kill()  # all nodes are placed again, one of them there perhaps
+    wait_for(lambda: len(restarts(folder)) == 1, 20, "its death is noticed")
+    learns_on(folder)
+    assert len(nodes()) == 4
     output = ends_in_order(process)
     assert "numpy is 9.9 there" in output, output
     cluster.remove_node(more)
