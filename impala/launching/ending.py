@@ -13,6 +13,10 @@ HANGING_SECONDS = 4.0  # to end a node that has nothing to save; twice that for 
 _GIVING_UP_SECONDS = 5.0  # after SIGKILL
 
 
+class Unreachable(Exception):
+    """No node can be asked or told anything any more; what is left of them ends by itself."""
+
+
 class Endable(Protocol):
     """What is needed of nodes to end them."""
 

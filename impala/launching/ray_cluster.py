@@ -32,7 +32,8 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 # than 83 nodes: none may be left alone for so long that it counts as frozen.
 _QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
-_SOON_SECONDS = 60.0  # after a start
+_SOON_SECONDS, _HEAD_SECONDS = 60.0, 10.0  # after a start; without an answer of anybody, until Ray's head is asked
+_GROUP_SECONDS = 5.0  # for groups to be placed before other nodes, whose demand an autoscaler should see, too
 _HOST_LABEL = "ray.io/node-id"  # of every host
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
@@ -217,7 +218,8 @@ class Nodes:
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
-        self._launched, self._polled = time.monotonic(), 0.0
+        self._launched, self._polled, self._answered = time.monotonic(), 0.0, time.monotonic()
+        self._head, self._is_unreachable = ray.get_runtime_context().gcs_address, False
         self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
         self._is_ending = False
@@ -236,14 +238,30 @@ class Nodes:
         self._new_incarnation, self._has_begun = lambda name: None, False
         self._hosted: dict[str, _Hosted] = {}
         try:
-            for name in self._commands:
-                self._hosted[name] = self._place(name)
+            self._deadline = time.monotonic() + placement.wait_seconds
+            self._place_all()
             self._begin()
         except BaseException:
             self.kill()
             raise
 
     # --- placing and starting
+
+    def _place_all(self) -> None:
+        """Places all nodes, those first that can stand in few places: others would take their room."""
+        at_launcher = [name for name in self._commands if self._placement.at_launcher(name)]
+        in_groups = [name for name in self._commands if self._placement.together(name) and name not in at_launcher]
+        others = [name for name in self._commands if name not in {*at_launcher, *in_groups}]
+        for names, seconds in ((at_launcher, self._placement.wait_seconds), (in_groups, _GROUP_SECONDS), (others, 0.0)):
+            self._hosted |= {name: self._place(name) for name in names}
+            deadline = min(time.monotonic() + seconds, self._deadline)
+            while time.monotonic() < deadline and not self._should_stop() and not self._are_settled(names):
+                time.sleep(0.05)
+
+    def _are_settled(self, names: Sequence[str]) -> bool:
+        """Returns whether each has a place or can have none."""
+        standing = self._standing()
+        return all(name in standing or self._hosted[name].is_over for name in names)
 
     def _place(self, name: str) -> _Hosted:
         needs = self._placement.needs(name)
@@ -283,10 +301,9 @@ class Nodes:
         others = self._commands.keys() - alone
         awaited = self._placement.num_awaited
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
-        deadline = time.monotonic() + self._placement.wait_seconds
         while not (others <= (standing := self._fitting(self._standing())) and len(standing & alone) >= num_alone):
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
-            if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
+            if time.monotonic() > self._deadline or lost & others or len(alone - lost) < num_alone:
                 self._refuse_hosts()
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
@@ -416,14 +433,24 @@ class Nodes:
     # --- looking
 
     def _poll(self) -> None:
-        """Asks every host that owes no answer, and takes the answers that are there."""
+        """Asks every host that owes no answer, and takes the answers that are there.
+
+        Raises:
+          ending.Unreachable: Ray's head is gone. Ray would end this process a minute later, with words of its own.
+        """
         is_calm = not self._is_ending and not any(
             hosted.is_over or hosted.is_started and not hosted.status.is_begun for hosted in self._hosted.values()
         )
         least = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
-        if time.monotonic() - self._polled < max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least):
+        period = max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least)
+        if self._is_unreachable or time.monotonic() - self._polled < period:
             return
         self._polled = time.monotonic()
+        if self._polled - self._answered > _HEAD_SECONDS and not _listens(self._head):
+            for name in self._hosted:
+                self.signal(name, signal.SIGTERM)  # whose host still runs, it saves
+            self._is_unreachable = True
+            raise ending.Unreachable(f"Ray's head does not listen at {self._head} any more")
         for name in self._standing():
             if not self._hosted[name].is_started and not self._is_ending:
                 self._begin_late(name)
@@ -460,7 +487,8 @@ class Nodes:
             return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone", lost_host=True)
         except self._ray.exceptions.RayError as error:  # it could not be started
             return self._lose(name, EXIT_TRY_AGAIN, _line(error))
-        hosted.answered, hosted.exit_status = time.monotonic(), hosted.status.exit_status
+        self._answered = hosted.answered = time.monotonic()
+        hosted.exit_status = hosted.status.exit_status
         if hosted.status.log:
             with contextlib.suppress(OSError):  # a full disk costs the log
                 self.log(name).parent.mkdir(parents=True, exist_ok=True)
@@ -605,13 +633,12 @@ class Nodes:
                 self._hosted[name].exit_status = -signal.SIGKILL
             return
         self._dismiss(list(self._hosted.values()))
-        for _, reserved in self._groups.values():
-            self._ray.util.remove_placement_group(reserved)
-        self._groups.clear()
+        while self._groups and not self._is_unreachable:
+            self._ray.util.remove_placement_group(self._groups.popitem()[1][1])
 
     def _dismiss(self, chosen: Sequence[_Hosted]) -> None:
         """Ends nodes' processes and frees their places; a process ends with its actor, however that ends."""
-        if not self._ray.is_initialized():
+        if not self._ray.is_initialized() or self._is_unreachable:
             return
         ends = [hosted.actor.end.remote() for hosted in chosen if hosted.is_started and not hosted.is_dismissed]
         if ends:
@@ -622,6 +649,13 @@ class Nodes:
             hosted.is_dismissed = True
             if hosted.exit_status is None:
                 hosted.exit_status = -signal.SIGKILL
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+        return True
+    return False
 
 
 def _bundle(needs: Needs) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from impala.launching import beats
+from impala.launching import beats, ending
 from impala.launching.interrupts import Interrupts
 from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, say
 from impala.launching.restarts import Restarts, Verdict
@@ -73,6 +73,9 @@ class Supervisor:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
         try:
             return self._watch()
+        except ending.Unreachable as error:
+            self._say(f"{error}: the run ends, and can be resumed")
+            return Outcome(EXIT_TRY_AGAIN)
         except BaseException:  # e.g. the dashboard cannot write (rich exits): no reason to lose what was learned
             self._stop_nodes()
             raise

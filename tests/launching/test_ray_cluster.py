@@ -1,6 +1,7 @@
 """What a launcher does where Ray says no, or something else answers: without a cluster."""
 
 import contextlib
+import signal
 import socket
 import sys
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from impala import config
 from impala.config import ConfigError
-from impala.launching import beats, commands, node_host, ray_cluster, roles
+from impala.launching import beats, commands, ending, node_host, ray_cluster, roles
 from impala.nodes import placing
 from tests.programs.running import CATCH, end_of, press_ctrl_c, start
 
@@ -90,6 +91,8 @@ class FakeRay:
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
         self.gone: Exception | None = None  # what a question to a node's host raises
+        self.signals: list[tuple[int, ...]] = []
+        self.head = "127.0.0.1:1"  # where nobody listens
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
         self.available_resources, self.is_initialized = lambda: free, lambda: True
@@ -112,6 +115,10 @@ class FakeRay:
             return self.described.pop(0)
         if method == "status" and self.gone:
             return self.gone
+        if method == "signal":
+            self.signals.append(arguments)
+        if method == "status" and self.is_silent:
+            return None
         if method == "start":
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
@@ -127,6 +134,9 @@ class FakeRay:
         if isinstance(answer.value, Exception):
             raise answer.value
         return answer.value
+
+    def get_runtime_context(self):
+        return types.SimpleNamespace(gcs_address=self.head, get_node_id=lambda: "1")
 
     def put(self, data):
         return data
@@ -295,6 +305,22 @@ def test_another_namespace_of_process_ids_is_refused_at_a_loopback_address_alone
         launched(("there", there, "2"))
     (line,) = refusal.value.lines
     assert line.startswith(f"actor/0 on there: {fact} is pid:[1] there and pid:[") and refusal.value.status == 2
+
+
+def test_a_head_that_is_gone_is_told_from_nodes_that_are_slow(launched, stranger):
+    """Without a head Ray answers nothing, and after a minute ends this process."""
+    fake, nodes = launched(HERE)
+    listening, nodes._head = stranger
+    fake.is_silent = True
+    nodes._answered -= 60.0
+    assert look(nodes) == {} and nodes.left() == ["actor/0"]
+    listening.close()
+    with pytest.raises(ending.Unreachable, match=f"Ray's head does not listen at {nodes._head} any more"):
+        look(nodes)
+    assert fake.signals == [(signal.SIGTERM,)], "a learner saves, where it still runs"
+    nodes.kill()
+    nodes.stop(should_kill=lambda: True)
+    assert nodes.left() == ["actor/0"], "it is not known to have ended"
 
 
 def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monkeypatch):

@@ -324,6 +324,57 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
 
 
 @pytest.mark.soak
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
+def test_two_learners_on_two_hosts_are_one_and_come_back_together(tmp_path):
+    """Each has an address of its own, so they add their gradients over the network."""
+    here, there, folder = "10.213.8.1", "10.213.8.2", tmp_path / "run"
+    with contextlib.ExitStack() as ends:
+        namespace, _ = ends.enter_context(cable(here, there))
+        at_head = ("--node-ip-address", here, "--port", 6398, "--num-cpus", 3, "--include-dashboard", "false")
+        ends.enter_context(ray_host("--head", *at_head))
+        wait_for(lambda: reachable(f"{here}:6398"), 60, "the head listens")
+        far = ("--address", f"{here}:6398", "--node-ip-address", there, "--num-cpus", 3)
+        ends.enter_context(ray_host(*far, within=("ip", "netns", "exec", namespace)))
+        keys = ["--learner.num-learners", 2, "--checkpoint-period-seconds", 2]
+        process = start(*CATCH, "--cluster", f"{here}:6398", "--run", folder, *ENDLESS, *TWO_ACTORS, *keys)
+        ends.callback(process.kill)
+        wait_until_it_trains(folder, 5)
+        first, second = nodes()["learner/0"], nodes()["learner/1"]
+        assert len({os.readlink(f"/proc/{each.pid}/ns/net") for each in (first, second)}) == 2
+        wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+        second.kill()
+        wait_for(lambda: restarts(folder), 20, "its death is noticed")
+        learns_on(folder)
+        wait_for(lambda: float(rows(folder)[-1]["return_mean"] or 0) > 0.8, START_SECONDS, "it has learned Catch")
+        ends_in_order(process)
+        assert [row["node"] for row in restarts(folder)] == ["learner/1"]
+        wait_for(lambda: not left(), 30, "no node is left")
+
+
+@pytest.mark.soak
+def test_when_rays_head_dies_the_run_ends_within_half_a_minute_and_can_be_resumed(tmp_path):
+    folder = tmp_path / "run"
+    with contextlib.ExitStack() as ends:
+        at_head = ("--node-ip-address", "127.0.0.1", "--port", 6397, "--num-cpus", 4, "--include-dashboard", "false")
+        host = ends.enter_context(ray_host("--head", *at_head))
+        wait_for(lambda: reachable("127.0.0.1:6397"), 60, "the head listens")
+        keys = [*TWO_ACTORS, "--checkpoint-period-seconds", 2]
+        process = start(*CATCH, "--cluster", "127.0.0.1:6397", "--run", folder, *ENDLESS, *keys)
+        ends.callback(process.kill)
+        wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+        (server,) = [each for each in psutil.Process(host.pid).children(recursive=True) if each.name() == "gcs_server"]
+        server.kill()
+        began = time.monotonic()
+        output, errors = process.communicate(timeout=180)
+        print(f"ended after {time.monotonic() - began:.0f} s")
+        assert process.returncode == 75 and time.monotonic() - began < 40, errors
+        assert re.search("Ray's head does not listen at .*:6397 any more: the run ends, and can be resumed", output), output
+        wait_for(lambda: not left(), 90, "no node is left")
+    done = run(*CATCH, "--run", folder, *TWO_ACTORS)
+    assert done.returncode == 0 and "resum" in done.stdout, done.stdout
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("program", ["seed", "r2d2", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"])
 def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
     options = TWO_ACTORS if program in ("seed", "ga3c") else ["--cluster.evaluator-cpus", 0]
