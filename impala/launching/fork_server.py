@@ -81,15 +81,18 @@ class ForkServer:
       imports: names of modules.
       folder: of the scripts.
       environment: of the server; a child cannot change what libraries read from it once, on import.
+      current_folder: of the server; None: this process's.
     """
 
-    def __init__(self, imports: Sequence[str], folder: str, environment: Mapping[str, str]):
+    def __init__(
+        self, imports: Sequence[str], folder: str, environment: Mapping[str, str], current_folder: str | None = None
+    ):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             argv = [sys.executable, "-c", _PROGRAM, folder, str(theirs.fileno()), *imports]
             nowhere = subprocess.DEVNULL  # an import that fails here fails again, in the log of the child that needs it
             self._process = subprocess.Popen(
-                argv, env=environment, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
+                argv, env=environment, cwd=current_folder, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
             )  # fmt: skip
         self._is_ready, self._deadline = False, time.monotonic() + _READY_SECONDS
         atexit.register(self.close)
@@ -130,10 +133,10 @@ class ForkServer:
     def _answer(self, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> bytes:
         """Returns what the server says next; nothing if that takes too long, or it is gone."""
         deadline = time.monotonic() + seconds
-        while not should_stop() and time.monotonic() < deadline:
-            if select.select([self._socket], [], [], 0.1)[0]:
-                return self._socket.recv(_MAX_BYTES)
-        return b""
+        while not select.select([self._socket], [], [], 0.1)[0]:
+            if should_stop() or time.monotonic() > deadline:
+                return b""
+        return self._socket.recv(_MAX_BYTES)
 
     def _end_late(self) -> None:
         """Ends the server, and a child that it told of too late, which nobody else would ever end."""

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     """What a host needs to start a node."""
 
     name: str
+    number: int  # of the start, at this host; `Status.number` tells which one an answer is of
     task: int
     token: str
     addresses: dict[str, str]
@@ -49,6 +50,7 @@ class Job(NamedTuple):
 class Status(NamedTuple):
     """What is known of a node's process."""
 
+    number: int  # see `Job`; 0: no start has come
     exit_status: int | None  # None while it runs
     is_begun: bool  # the process exists; before that, what it needs may still be imported
     node: beats.Node
@@ -73,7 +75,7 @@ class NodeHost:
         _sweep()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
         self._listener, self._ports, self._server = beats.Listener(), ports.Holder(), None
-        self._name, self._read, self._failure = "", 0, None
+        self._name, self._number, self._read, self._failure = "", 0, 0, None
         self._process: subprocess.Popen | fork_server.Child | None = None
         self._waiting: _Waiting | None = None  # until the server has imported what the process needs
         self._ended_early: int | None = None  # the exit status of a process that was ended before it existed
@@ -96,11 +98,11 @@ class NodeHost:
 
     def start(self, job: Job, functions: bytes) -> None:
         """Calls `_start`; if that fails, `status` raises and says why."""
-        self._failure = None
+        self._number, self._failure = job.number, None
         try:
             self._start(job, functions)
         except Exception as error:  # a full disk, no memory for another process
-            self._failure = error
+            self._failure, self._waiting = error, None
 
     def _start(self, job: Job, functions: bytes) -> None:
         """Starts the process, or lets `status` do so; it ends with this one (PR_SET_PDEATHSIG).
@@ -125,15 +127,16 @@ class NodeHost:
             environment[STARTED_VARIABLE] = str(time.monotonic() - job.age)
         environment |= {DEVICE_VARIABLE: "0"} if job.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         environment |= {} if job.incarnation is None else {INCARNATION_VARIABLE: str(job.incarnation)}
-        self._listener.begin_anew(job.name)
         is_here = os.path.isdir(job.current_folder) and os.access(job.current_folder, os.X_OK)
         folder = job.current_folder if is_here else None
         waiting = _Waiting(commands.argv(data, job.task), os.environ | environment, folder, job.prepares)
         self._waiting, self._process, self._ended_early = waiting, None, None
-        if self._server is None and (imports := local.forkable(job.imports, job.sees_gpu)):
+        imports = local.forkable(job.imports, job.sees_gpu) if job.prepares else ()
+        if imports and self._server is None:
             with local.signals_blocked():
                 scripts = str(Path(waiting.argv[1]).parent)
-                self._server = fork_server.ForkServer(imports, scripts, waiting.environment)
+                self._server = fork_server.ForkServer(imports, scripts, waiting.environment, folder)
+        self._listener.begin_anew(job.name)
         self._start_if_ready()
 
     def _start_if_ready(self) -> None:
@@ -141,6 +144,7 @@ class NodeHost:
         if not self._waiting or self._server and self._server.is_importing():
             return
         (argv, environment, folder, prepares), self._waiting = self._waiting, None
+        self._listener.begin_anew(self._name)  # what was imported for it does not count as its silence
         blocked = local.signals_blocked() if prepares else contextlib.nullcontext()
         with blocked, (self._scratch / "log").open("ab") as output:
             if self._server:
@@ -164,7 +168,7 @@ class NodeHost:
             log = file.read(_LOG_BYTES)
         self._read += len(log)
         return Status(
-            exit_status if len(log) < _LOG_BYTES else None,  # it is asked no more once it has ended
+            self._number, exit_status if len(log) < _LOG_BYTES else None,  # it is asked no more once it has ended
             self._process is not None, self._listener.node(self._name), self._listener.has_heard(self._name),
             (self._scratch / "stop").exists(), log,
         )  # fmt: skip

@@ -184,7 +184,8 @@ class _Hosted:
         self.question = None  # a call of `status` without an answer yet
         self.is_lost, self.is_back = False, False  # the place is of no more use; the node was started there before
         self.exit_status: int | None = None
-        self.status = node_host.Status(None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
+        self.number = 1  # of the start that it is told of
+        self.status = node_host.Status(0, None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
 
     @property
     def is_over(self) -> bool:
@@ -193,7 +194,7 @@ class _Hosted:
     def again(self) -> "_Hosted":
         """Returns the same place for another process of the node."""
         new = _Hosted(self.actor, self.described)
-        new.place, new.is_back = self.place, True
+        new.place, new.is_back, new.number = self.place, True, self.number + 1
         return new
 
 
@@ -334,9 +335,10 @@ class Nodes:
                 if not self._placement.avoids_unfit or self._placement.at_launcher(name):
                     raise
                 self._unfit[self._hosted[name].place[2]] = error.lines[0]
-        unfit = [name for name in standing if self._hosted[name].place[2] in self._unfit]
+        movable = [name for name in self._commands if not self._placement.at_launcher(name)]
+        unfit = [name for name in movable if name in standing and self._hosted[name].place[2] in self._unfit]
         groups = {self._placement.together(name) for name in unfit} - {None}
-        moving = {*unfit, *(name for name in self._commands if self._placement.together(name) in groups)}
+        moving = {*unfit, *(name for name in movable if self._placement.together(name) in groups)}
         self._dismiss([self._hosted[name] for name in moving])
         for group in groups:
             self._ray.util.remove_placement_group(self._groups.pop(group)[1])
@@ -393,9 +395,9 @@ class Nodes:
         role = self.roles.of(name)
         self._incarnations[name] = self._new_incarnation(name) if name in self._incarnations else None
         job = node_host.Job(
-            name, command.task, self._token, self.addresses, now - self._launched, machine(), role.sees_gpu,
-            role.imports if role.returns_alone else (), role.tells, self._incarnations[name], str(self._memory),
-            self._current_folder,
+            name, hosted.number, command.task, self._token, self.addresses, now - self._launched, machine(),
+            role.sees_gpu, role.imports if role.returns_alone else (), role.tells, self._incarnations[name],
+            str(self._memory), self._current_folder,
         )  # fmt: skip
         hosted.actor.start.remote(job, self._data[command.data])
         hosted.is_started, hosted.began, hosted.answered = True, now, now
@@ -480,14 +482,17 @@ class Nodes:
         hosted = self._hosted[name]
         hosted.question = None
         try:
-            hosted.status = self._ray.get(reference)
+            status = self._ray.get(reference)
         except self._ray.exceptions.ActorUnavailableError:  # the network may be back soon; the silence is measured
             return
         except self._ray.exceptions.RayActorError:
             return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone", lost_host=True)
         except self._ray.exceptions.RayError as error:  # it could not be started
             return self._lose(name, EXIT_TRY_AGAIN, _line(error))
-        self._answered = hosted.answered = time.monotonic()
+        self._answered = time.monotonic()
+        if status.number != hosted.number:  # a connection that broke has lost the call
+            return self._lose(name, EXIT_TRY_AGAIN, "its host was not told to start it")
+        hosted.status, hosted.answered = status, time.monotonic()
         hosted.exit_status = hosted.status.exit_status
         if hosted.status.log:
             with contextlib.suppress(OSError):  # a full disk costs the log
@@ -571,8 +576,9 @@ class Nodes:
     def start_again(self, name: str, seconds: float) -> None:
         """Lets `start_due` start an ended node again, `seconds` from now or later."""
         hosted = self._hosted[name]
-        # If it died there twice, the second time soon, it is better off elsewhere.
-        hosted.is_lost |= hosted.is_back and self.lived_seconds(name) < _SOON_SECONDS
+        # If it died there twice, the second time soon, Ray is asked for a place anew.
+        lived_seconds = self.lived_seconds(name) - self.node(name).silent_seconds  # not those that it was frozen
+        hosted.is_lost |= hosted.is_back and lived_seconds < _SOON_SECONDS
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:

@@ -29,7 +29,7 @@ def job_of(function, folder, current_folder, imports=()):
     program.add_node(lp.PyNode(function), label="talker")
     (command,) = commands.of(program, folder, stopper=stopping.stop, bind=addresses.LookedUp)
     job = node_host.Job(
-        command.name, command.task, "a token", {}, 0.0, machine(), sees_gpu=False, imports=imports, prepares=False,
+        command.name, 1, command.task, "a token", {}, 0.0, machine(), sees_gpu=False, imports=imports, prepares=bool(imports),
         incarnation=None, memory="", current_folder=str(current_folder),
     )  # fmt: skip
     return job, command.data.read_bytes()

@@ -91,6 +91,7 @@ class FakeRay:
 
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
         self.gone: Exception | None = None  # what a question to a node's host raises
+        self.is_deaf = False  # whether a start is lost on its way
         self.signals: list[tuple[int, ...]] = []
         self.head = "127.0.0.1:1"  # where nobody listens
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
@@ -122,7 +123,8 @@ class FakeRay:
         if method == "start":
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
-        status = node_host.Status(self.exit_status, True, beat, True, False, self.log)
+        number = self.jobs[-1].number if self.jobs and not self.is_deaf else 0
+        status = node_host.Status(number, self.exit_status, True, beat, True, False, self.log)
         return {"describe": self.described, "status": status}.get(method, "done")
 
     def wait(self, answers, **_):
@@ -203,6 +205,28 @@ def test_a_node_starts_again_where_it_was_unless_it_dies_there_again_at_once(lau
         nodes.start_due(lambda name: 1 + len(fake.jobs))
         assert look(nodes) == {} and nodes.left() == ["actor/0"] and fake.num_placed == num_placed
     assert [job.incarnation for job in fake.jobs] == [None, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_start_that_is_lost_on_its_way_is_no_start(launched):
+    fake, nodes = launched(HERE)
+    fake.is_deaf = True
+    assert look(nodes) == {"actor/0": 75}
+    assert nodes.node("actor/0").facts["last_words"] == "its host was not told to start it"
+    fake.is_deaf = False
+    nodes.start_again("actor/0", 0.0)
+    nodes.start_due(lambda name: 1)
+    assert look(nodes) == {} and nodes.left() == ["actor/0"] and fake.num_placed == 2
+
+
+def test_a_node_that_freezes_there_again_at_once_starts_elsewhere(launched):
+    fake, nodes = launched(HERE)
+    for num_placed in (1, 2):
+        nodes._hosted["actor/0"].began -= 400.0
+        nodes._hosted["actor/0"].answered -= 390.0
+        nodes.kill("actor/0")
+        nodes.start_again("actor/0", 0.0)
+        nodes.start_due(lambda name: 1)
+        assert look(nodes) == {} and fake.num_placed == num_placed
 
 
 def test_a_frozen_node_whose_host_does_not_answer_starts_elsewhere(launched):

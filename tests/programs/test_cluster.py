@@ -371,7 +371,7 @@ def test_when_rays_head_dies_the_run_ends_within_half_a_minute_and_can_be_resume
         assert re.search("Ray's head does not listen at .*:6397 any more: the run ends, and can be resumed", output), output
         wait_for(lambda: not left(), 90, "no node is left")
     done = run(*CATCH, "--run", folder, *TWO_ACTORS)
-    assert done.returncode == 0 and "resum" in done.stdout, done.stdout
+    assert done.returncode == 0 and "resum" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.soak
