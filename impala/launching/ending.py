@@ -13,7 +13,7 @@ HANGING_SECONDS = 4.0  # to end a node that has nothing to save; twice that for 
 _GIVING_UP_SECONDS = 5.0  # after SIGKILL
 
 
-class Unreachable(Exception):
+class Unreachable(RuntimeError):
     """No node can be asked or told anything any more; what is left of them ends by itself."""
 
 

@@ -33,7 +33,7 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 _QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
 _SOON_SECONDS, _HEAD_SECONDS = 60.0, 10.0  # after a start; without an answer of anybody, until Ray's head is asked
-_GROUP_SECONDS = 5.0  # for groups to be placed before other nodes, whose demand an autoscaler should see, too
+_GROUP_SECONDS = 5.0  # for such nodes to be placed before others, whose demand an autoscaler should see, too
 _HOST_LABEL = "ray.io/node-id"  # of every host
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
@@ -239,8 +239,8 @@ class Nodes:
         self._new_incarnation, self._has_begun = lambda name: None, False
         self._hosted: dict[str, _Hosted] = {}
         try:
-            self._deadline = time.monotonic() + placement.wait_seconds
             self._place_all()
+            self._deadline = time.monotonic() + placement.wait_seconds
             self._begin()
         except BaseException:
             self.kill()
@@ -253,10 +253,11 @@ class Nodes:
         at_launcher = [name for name in self._commands if self._placement.at_launcher(name)]
         in_groups = [name for name in self._commands if self._placement.together(name) and name not in at_launcher]
         others = [name for name in self._commands if name not in {*at_launcher, *in_groups}]
-        for names, seconds in ((at_launcher, self._placement.wait_seconds), (in_groups, _GROUP_SECONDS), (others, 0.0)):
+        for names, seconds in ((at_launcher, _GROUP_SECONDS), (in_groups, _GROUP_SECONDS), (others, 0.0)):
             self._hosted |= {name: self._place(name) for name in names}
-            deadline = min(time.monotonic() + seconds, self._deadline)
-            while time.monotonic() < deadline and not self._should_stop() and not self._are_settled(names):
+            required = [name for name in names if not self.roles.of(name).returns_alone]  # an evaluator may wait
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not self._should_stop() and not self._are_settled(required):
                 time.sleep(0.05)
 
     def _are_settled(self, names: Sequence[str]) -> bool:
