@@ -91,7 +91,7 @@ def main() -> None:
     def take(self, imports, folder, environment):
         assert imports == _IMPORTS
         self._socket, self._process, self._is_ready = ours, child, False
-        self._deadline = time.monotonic() + 120.0
+        self._current_folder, self._deadline = None, time.monotonic() + 120.0
 
     fork_server.ForkServer.__init__ = take
     _write_to(errors, 2)  # now whoever started this process goes on

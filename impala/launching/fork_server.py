@@ -81,7 +81,7 @@ class ForkServer:
       imports: names of modules.
       folder: of the scripts.
       environment: of the server; a child cannot change what libraries read from it once, on import.
-      current_folder: of the server; None: this process's.
+      current_folder: of the server and its children; None: this process's, for a child when it starts.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 argv, env=environment, cwd=current_folder, pass_fds=[theirs.fileno()], stdout=nowhere, stderr=nowhere
             )  # fmt: skip
+        self._current_folder = current_folder
         self._is_ready, self._deadline = False, time.monotonic() + _READY_SECONDS
         atexit.register(self.close)
 
@@ -104,8 +105,7 @@ class ForkServer:
         return not select.select([self._socket], [], [], 0)[0]
 
     def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool],
-        folder: str | None = None,
+        self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool]
     ) -> Child | None:  # fmt: skip
         """Starts a script; None if the server is gone or was given up.
 
@@ -114,11 +114,10 @@ class ForkServer:
         Args:
           argv: the interpreter, the script, and its arguments; the interpreter is the server's own.
           output: a file that standard output and standard error go to.
-          folder: where the script runs; None: where this process does.
         """
         if self._socket.fileno() < 0:
             return None
-        request = dict(argv=argv[1:], environment=dict(environment), folder=folder or os.getcwd())
+        request = dict(argv=argv[1:], environment=dict(environment), folder=self._current_folder or os.getcwd())
         with contextlib.suppress(OSError):
             self._is_ready = self._is_ready or bool(self._answer(self._deadline - time.monotonic(), should_stop))
             if self._is_ready:

@@ -148,7 +148,7 @@ class NodeHost:
         blocked = local.signals_blocked() if prepares else contextlib.nullcontext()
         with blocked, (self._scratch / "log").open("ab") as output:
             if self._server:
-                self._process = self._server.start(argv, environment, output, lambda: False, folder)
+                self._process = self._server.start(argv, environment, output, lambda: False)
             self._process = self._process or subprocess.Popen(
                 argv, env=environment, cwd=folder, stdout=output, stderr=output,
                 preexec_fn=None if prepares else processes.end_with_parent,

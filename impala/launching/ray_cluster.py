@@ -32,8 +32,11 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 # than 83 nodes: none may be left alone for so long that it counts as frozen.
 _QUESTIONS_PER_SECOND = 50
 _REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
-_SOON_SECONDS, _HEAD_SECONDS = 60.0, 10.0  # after a start; without an answer of anybody, until Ray's head is asked
-_GROUP_SECONDS = 5.0  # for such nodes to be placed before others, whose demand an autoscaler should see, too
+_SOON_SECONDS = 60.0  # a death sooner after a start is a reason to look for another place
+# Ray's head counts as gone when it could not be reached five times, once in five seconds, within a second each: before
+# Ray, after a minute, would end this process, which could then tell neither the nodes nor the user.
+_HEAD_SECONDS, _HEAD_PATIENCE_SECONDS, _HEAD_MISSES = 5.0, 1.0, 5
+_FIRST_PLACED_SECONDS = 5.0  # for nodes that few places suit, before the others take room (`Nodes._place_all`)
 _HOST_LABEL = "ray.io/node-id"  # of every host
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
@@ -182,9 +185,9 @@ class _Hosted:
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
         self.cannot_be = False  # its host cannot even make the actor: perhaps this package is missing there
         self.question = None  # a call of `status` without an answer yet
-        self.is_lost, self.is_back = False, False  # the place is of no more use; the node was started there before
+        self.is_lost = False  # the place is of no more use
         self.exit_status: int | None = None
-        self.number = 1  # of the start that it is told of
+        self.number = 1  # of the start there
         self.status = node_host.Status(0, None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
 
     @property
@@ -194,7 +197,7 @@ class _Hosted:
     def again(self) -> "_Hosted":
         """Returns the same place for another process of the node."""
         new = _Hosted(self.actor, self.described)
-        new.place, new.is_back, new.number = self.place, True, self.number + 1
+        new.place, new.number = self.place, self.number + 1
         return new
 
 
@@ -219,8 +222,8 @@ class Nodes:
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
-        self._launched, self._polled, self._answered = time.monotonic(), 0.0, time.monotonic()
-        self._head, self._is_unreachable = ray.get_runtime_context().gcs_address, False
+        self._launched, self._polled = time.monotonic(), 0.0
+        self._head, self._head_called, self._head_misses = ray.get_runtime_context().gcs_address, 0.0, 0
         self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
         self._is_ending = False
@@ -240,7 +243,6 @@ class Nodes:
         self._hosted: dict[str, _Hosted] = {}
         try:
             self._place_all()
-            self._deadline = time.monotonic() + placement.wait_seconds
             self._begin()
         except BaseException:
             self.kill()
@@ -249,14 +251,17 @@ class Nodes:
     # --- placing and starting
 
     def _place_all(self) -> None:
-        """Places all nodes, those first that can stand in few places: others would take their room."""
+        """Places all nodes; first those that few places suit, or else the others might take their room.
+
+        It does not wait for long: an autoscaler brings hosts only for nodes that have been placed and found no room.
+        """
         at_launcher = [name for name in self._commands if self._placement.at_launcher(name)]
         in_groups = [name for name in self._commands if self._placement.together(name) and name not in at_launcher]
         others = [name for name in self._commands if name not in {*at_launcher, *in_groups}]
-        for names, seconds in ((at_launcher, _GROUP_SECONDS), (in_groups, _GROUP_SECONDS), (others, 0.0)):
+        for names in (at_launcher, in_groups, others):
             self._hosted |= {name: self._place(name) for name in names}
             required = [name for name in names if not self.roles.of(name).returns_alone]  # an evaluator may wait
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + _FIRST_PLACED_SECONDS * (names is not others)
             while time.monotonic() < deadline and not self._should_stop() and not self._are_settled(required):
                 time.sleep(0.05)
 
@@ -270,7 +275,7 @@ class Nodes:
         options = dict(num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0, max_task_retries=0)
         options |= {"memory": needs.memory_gb * 1e9} if needs.memory_gb else {}
         if not (self._placement.at_launcher(name) or self._placement.together(name)):
-            options |= self._others_than_unfit("label_selector")
+            options["label_selector"] = self._fit_hosts()
         actor = self._ray.remote(_Host).options(**options, scheduling_strategy=self._strategy(name)).remote()
         return _Hosted(actor, actor.describe.remote(*self._compared))
 
@@ -286,16 +291,15 @@ class Nodes:
         if group not in self._groups:
             members = [each for each in self._commands if placement.together(each) == group]
             bundles = [_bundle(placement.needs(member)) for member in members]
-            where = [self._others_than_unfit("selector").get("selector", {})] * len(bundles)
-            self._groups[group] = members, self._ray.util.placement_group(
-                bundles, strategy="STRICT_PACK", bundle_label_selector=where if self._unfit else None
-            )
+            where = [self._fit_hosts()] * len(bundles) if self._unfit else None
+            reserved = self._ray.util.placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=where)
+            self._groups[group] = members, reserved
         members, reserved = self._groups[group]
         return PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=members.index(name))
 
-    def _others_than_unfit(self, name: str) -> dict[str, Any]:
-        """Returns the argument `name` of Ray's that keeps a node off the hosts that are unfit; nothing if none is."""
-        return {name: {_HOST_LABEL: f"!in({','.join(self._unfit)})"}} if self._unfit else {}
+    def _fit_hosts(self) -> dict[str, str] | None:
+        """Returns Ray's label selector for the hosts that are not known to be unfit; None: any."""
+        return {_HOST_LABEL: f"!in({','.join(self._unfit)})"} if self._unfit else None
 
     def _begin(self) -> None:
         """Waits until the required nodes have a place, compares their hosts with this one, and starts them."""
@@ -303,9 +307,10 @@ class Nodes:
         others = self._commands.keys() - alone
         awaited = self._placement.num_awaited
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
+        deadline = time.monotonic() + self._placement.wait_seconds
         while not (others <= (standing := self._fitting(self._standing())) and len(standing & alone) >= num_alone):
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
-            if time.monotonic() > self._deadline or lost & others or len(alone - lost) < num_alone:
+            if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
                 self._refuse_hosts()
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
@@ -323,7 +328,7 @@ class Nodes:
         self._has_begun = True
 
     def _fitting(self, standing: set[str]) -> set[str]:
-        """Compares the hosts of nodes with this one; returns the nodes that can start there.
+        """Compares the hosts of nodes with this one, and places again those whose host differs; returns the rest.
 
         Raises:
           ConfigError: something else is installed on one, and it cannot be avoided.
@@ -439,7 +444,7 @@ class Nodes:
         """Asks every host that owes no answer, and takes the answers that are there.
 
         Raises:
-          ending.Unreachable: Ray's head is gone. Ray would end this process a minute later, with words of its own.
+          ending.Unreachable: Ray's head is gone.
         """
         is_calm = not self._is_ending and not any(
             hosted.is_over or hosted.is_started and not hosted.status.is_begun for hosted in self._hosted.values()
@@ -449,11 +454,7 @@ class Nodes:
         if self._is_unreachable or time.monotonic() - self._polled < period:
             return
         self._polled = time.monotonic()
-        if self._polled - self._answered > _HEAD_SECONDS and not _listens(self._head):
-            for name in self._hosted:
-                self.signal(name, signal.SIGTERM)  # whose host still runs, it saves
-            self._is_unreachable = True
-            raise ending.Unreachable(f"Ray's head does not listen at {self._head} any more")
+        self._call_head()
         for name in self._standing():
             if not self._hosted[name].is_started and not self._is_ending:
                 self._begin_late(name)
@@ -468,6 +469,22 @@ class Nodes:
         if self._polled - self._kept >= 1.0:
             memory.keep(self._memory, {name: self._hosted[name].status.node.rss_mb for name in asked.values()})
             self._kept = self._polled
+
+    def _call_head(self) -> None:
+        """Raises `ending.Unreachable` if Ray's head is gone; before that it lets nodes save whose hosts still run."""
+        left = [hosted for hosted in self._hosted.values() if hosted.is_started and not hosted.is_over]
+        if not left or time.monotonic() - self._head_called < _HEAD_SECONDS:
+            return
+        self._head_called = time.monotonic()
+        self._head_misses = 0 if _listens(self._head, _HEAD_PATIENCE_SECONDS) else self._head_misses + 1
+        if self._is_unreachable:
+            told = [hosted.actor.signal.remote(signal.SIGTERM) for hosted in left]
+            self._ray.wait(told, num_returns=len(told), timeout=1.0)
+            raise ending.Unreachable(f"Ray's head does not listen at {self._head} any more")
+
+    @property
+    def _is_unreachable(self) -> bool:
+        return self._head_misses >= _HEAD_MISSES
 
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
@@ -490,7 +507,6 @@ class Nodes:
             return self._lose(name, EXIT_TRY_AGAIN, "its host, or Ray's worker there, is gone", lost_host=True)
         except self._ray.exceptions.RayError as error:  # it could not be started
             return self._lose(name, EXIT_TRY_AGAIN, _line(error))
-        self._answered = time.monotonic()
         if status.number != hosted.number:  # a connection that broke has lost the call
             return self._lose(name, EXIT_TRY_AGAIN, "its host was not told to start it")
         hosted.status, hosted.answered = status, time.monotonic()
@@ -579,7 +595,7 @@ class Nodes:
         hosted = self._hosted[name]
         # If it died there twice, the second time soon, Ray is asked for a place anew.
         lived_seconds = self.lived_seconds(name) - self.node(name).silent_seconds  # not those that it was frozen
-        hosted.is_lost |= hosted.is_back and lived_seconds < _SOON_SECONDS
+        hosted.is_lost |= hosted.number > 1 and lived_seconds < _SOON_SECONDS
         self._due[name] = time.monotonic() + seconds
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
@@ -658,9 +674,9 @@ class Nodes:
                 hosted.exit_status = -signal.SIGKILL
 
 
-def _listens(address: str) -> bool:
+def _listens(address: str, seconds: float) -> bool:
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), seconds):
         return True
     return False
 

@@ -1,5 +1,6 @@
 """Watches the nodes of a launched program until all is done; starts again what dies, and ends the rest in order."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -75,9 +76,10 @@ class Supervisor:
             return self._watch()
         except ending.Unreachable as error:
             self._say(f"{error}: the run ends, and can be resumed")
-            return Outcome(EXIT_TRY_AGAIN)
+            return Outcome(EXIT_INTERRUPTED if self._interrupts.count > 1 else EXIT_TRY_AGAIN)
         except BaseException:  # e.g. the dashboard cannot write (rich exits): no reason to lose what was learned
-            self._stop_nodes()
+            with contextlib.suppress(ending.Unreachable):
+                self._stop_nodes()
             raise
         finally:
             self._nodes.kill()
