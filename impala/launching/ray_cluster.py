@@ -38,6 +38,7 @@ _SOON_SECONDS = 60.0  # a death sooner after a start is a reason to look for ano
 _HEAD_SECONDS, _HEAD_PATIENCE_SECONDS, _HEAD_MISSES = 5.0, 1.0, 5
 _FIRST_PLACED_SECONDS = 5.0  # for nodes that few places suit, before the others take room (`Nodes._place_all`)
 _HOST_LABEL = "ray.io/node-id"  # of every host
+_ADDRESS = "the address"  # a fact of a host: whether it is public
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -67,6 +68,7 @@ class Placement(NamedTuple):
     own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
     ignored: Sequence[str] = ()  # facts of a host that may differ from the launcher's
+    may_be_public: bool = True  # the address of a host that joins later; for those that are there `connect` asks
     avoids_unfit: bool = False  # a host on which something else is installed is avoided; else the launch is refused
 
 
@@ -93,7 +95,8 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: {first_line(error)}; expected a running Ray cluster that this host belongs to, and "
             "its token"
         ]) from None  # fmt: skip
-    public = [ip for ip in _ips(ray) if ipaddress.ip_address(ip).is_global]
+    ips = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+    public = [ip for ip in ips if _is_public(ip)]
     if public and not is_trusted:
         ray.shutdown()
         raise ConfigError([
@@ -137,15 +140,17 @@ def _silent_stderr():
         os.close(nowhere)
 
 
-def _namespace(ray) -> dict[str, str]:
-    """Returns a fact of a host at a loopback address; there Reverb takes processes of one id for one, and crashes."""
-    if not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
-        return {}
-    return {"at a loopback address, the namespace of process ids": os.readlink("/proc/self/ns/pid")}
+def _network_facts(ray) -> dict[str, str]:
+    """Returns facts of a host's address; on a loopback one, Reverb takes processes of one id for one, and crashes."""
+    ip = ray.util.get_node_ip_address()
+    facts = {_ADDRESS: "public" if _is_public(ip) else "private"}
+    if ipaddress.ip_address(ip).is_loopback:
+        facts["at a loopback address, the namespace of process ids"] = os.readlink("/proc/self/ns/pid")
+    return facts
 
 
-def _ips(ray) -> list[str]:
-    return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+def _is_public(ip: str) -> bool:
+    return ipaddress.ip_address(ip).is_global
 
 
 class Interrupted(ConfigError):
@@ -168,7 +173,7 @@ class _Host(node_host.NodeHost):
         import ray
 
         host, facts = super().describe(*compared)
-        return host, facts | _namespace(ray), ray.get_runtime_context().get_node_id()
+        return host, facts | _network_facts(ray), ray.get_runtime_context().get_node_id()
 
     def reserve(self, names: Sequence[str], ports: tuple[int, int]) -> dict[str, str]:
         import ray
@@ -183,7 +188,7 @@ class _Hosted:
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
         self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
-        self.cannot_be = False  # its host cannot even make the actor: perhaps this package is missing there
+        self.cannot_be_at = ""  # the address of a host that cannot even make the actor: is this package there?
         self.question = None  # a call of `status` without an answer yet
         self.is_lost = False  # the place is of no more use
         self.exit_status: int | None = None
@@ -229,7 +234,8 @@ class Nodes:
         self._is_ending = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
-        self._facts = node_host.facts(*self._compared) | _namespace(ray)
+        self._facts = node_host.facts(*self._compared) | _network_facts(ray)
+        self._ignored = {*placement.ignored, *((_ADDRESS,) if placement.may_be_public else ())}
         self._current_folder = ""
         with contextlib.suppress(OSError):  # it was removed
             self._current_folder = os.getcwd()
@@ -335,7 +341,7 @@ class Nodes:
         """
         for name in sorted(standing - self._fit):
             try:
-                self._compare(name, self._placement.ignored)
+                self._compare(name, self._ignored)
                 self._fit.add(name)
             except ConfigError as error:
                 if not self._placement.avoids_unfit or self._placement.at_launcher(name):
@@ -343,6 +349,7 @@ class Nodes:
                 self._unfit[self._hosted[name].place[2]] = error.lines[0]
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
         unfit = [name for name in movable if name in standing and self._hosted[name].place[2] in self._unfit]
+        unfit += [name for name in movable if self._placement.avoids_unfit and self._avoids_maker_of(name)]
         groups = {self._placement.together(name) for name in unfit} - {None}
         moving = {*unfit, *(name for name in movable if self._placement.together(name) in groups)}
         self._dismiss([self._hosted[name] for name in moving])
@@ -353,10 +360,19 @@ class Nodes:
         self._fit -= moving
         return standing - moving
 
+    def _avoids_maker_of(self, name: str) -> bool:
+        """Avoids the host that could not make a node; returns whether there was one, and it is known which."""
+        hosted, mine = self._hosted[name], self._ray.get_runtime_context().get_node_id()
+        if not hosted.cannot_be_at:
+            return False
+        hosts = [node["NodeID"] for node in self._ray.nodes() if node["NodeManagerAddress"] == hosted.cannot_be_at]
+        self._unfit |= {host: f"{name} {hosted.status.node.facts['last_words']}" for host in hosts if host != mine}
+        return bool(self._unfit.keys() & hosts)
+
     def _refuse_hosts(self) -> None:
         """Raises ConfigError if a host cannot make nodes at all."""
         for name, hosted in self._hosted.items():
-            if hosted.cannot_be:
+            if hosted.cannot_be_at:
                 words = hosted.status.node.facts["last_words"]
                 raise ConfigError([f"{name} {words}; expected the same packages on every host"])
 
@@ -376,17 +392,17 @@ class Nodes:
     def _lose_unplaced(self, name: str, error: Exception) -> None:
         """Loses a node whose host cannot make it, can never have room for it, or is gone already."""
         hosted = self._hosted[name]
-        hosted.cannot_be = getattr(error, "actor_init_failed", False)
-        if not hosted.cannot_be:
+        if not getattr(error, "actor_init_failed", False):
             lost_host = isinstance(error, self._ray.exceptions.RayActorError)
             return self._lose(name, EXIT_TRY_AGAIN, _line(error), lost_host=lost_host)
-        address = re.search(r"\bip=([\w.:]+)", str(error))  # its last line is the error's own
-        words = f"on {address[1] if address else 'a host'}: {str(error).strip().splitlines()[-1][:200]}"
+        address = re.search(r"\bip=([\w.:]+)", str(error))
+        hosted.cannot_be_at = address[1] if address else "a host"
+        words = f"on {hosted.cannot_be_at}: {str(error).strip().splitlines()[-1][:200]}"  # the error's own line
         self._lose(name, EXIT_TRY_AGAIN, words, says=[f"{name} {words}"])
         if self._has_begun:
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
 
-    def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
+    def _compare(self, name: str, ignored: set[str]) -> None:
         """Refuses a host on which something else is installed."""
         host, theirs, _ = self._hosted[name].place
         if found := node_host.differences(self._facts, theirs, ignored):
@@ -489,7 +505,7 @@ class Nodes:
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
         try:
-            self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
+            self._compare(name, self._ignored | {"commit"})  # of a checkout edited since: the run goes on as it began
         except ConfigError as error:
             self._lose(name, EXIT_TRY_AGAIN, error.lines[0], says=[error.lines[0]])
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host

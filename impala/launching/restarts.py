@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 COLUMNS = ("time", "node", "cause", "lived_seconds", "updates", "frames", "lost_frames")
 _YOUNG_SECONDS = 60.0  # a death sooner after the start counts as one more in a row
-_FIRST_SECONDS, _MOST_SECONDS, _JITTER = 1.0, 60.0, 0.2  # before a restart: doubled with each death in a row
+_FIRST_SECONDS, _MOST_SECONDS, _JITTER = 1.0, 10.0, 0.2  # before a restart: doubled with each death in a row
 _HOUR, _TOGETHER_SECONDS = 3600.0, 5.0  # deaths closer than that have one cause, the loss of a host, and count once
 
 

@@ -96,6 +96,7 @@ class FakeRay:
         self.head = "127.0.0.1:1"  # where nobody listens
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
+        self.nodes = lambda: [dict(NodeID="7", NodeManagerAddress=self.ip)]
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
@@ -169,7 +170,7 @@ def look(nodes):
     return nodes.ended()
 
 
-HERE = ("here", node_host.facts(()), "1")
+HERE = ("here", {**node_host.facts(()), "the address": "private"}, "1")
 THERE = ("there", HERE[1] | {"numpy": "9.9"}, "2")
 # As Ray says it: the traceback on the host is within.
 CANNOT_BE = """The actor died because of an error raised in its creation task, ray::_Host.__init__() (pid=7, ip=10.0.0.7, repr=x)
@@ -309,6 +310,26 @@ def test_a_host_that_is_unfit_is_avoided_when_all_nodes_start_again(launched):
     assert [options.get("label_selector") for options in fake.options] == [None, {"ray.io/node-id": "!in(2)"}]
     (line,) = [line for line in nodes.words() if "numpy" in line]
     assert line.startswith("actor/0 on there: numpy is 9.9 there and ") and line.endswith(": that host is not used")
+
+
+def test_so_is_a_host_that_cannot_even_make_a_node(launched):
+    fake, nodes = launched([unfit(), HERE], avoids_unfit=True)
+    assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1
+    assert [options.get("label_selector") for options in fake.options] == [None, {"ray.io/node-id": "!in(7)"}]
+    (line,) = [line for line in nodes.words() if "No module" in line]
+    assert line == "actor/0 on 10.0.0.7: ModuleNotFoundError: No module named 'impala': that host is not used"
+
+
+@pytest.mark.parametrize("may_be_public", [True, False])
+def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched, may_be_public):
+    public = ("there", HERE[1] | {"the address": "public"}, "2")
+    fake, nodes = launched(None, num_awaited=0, may_be_public=may_be_public)
+    nodes._hosted["actor/0"].described.value = public
+    look(nodes)
+    assert len(fake.jobs) == may_be_public
+    assert may_be_public or nodes.node("actor/0").facts["says"] == [
+        "actor/0 on there: the address is public there and private here; expected the same on every host"
+    ]
 
 
 def test_where_every_host_is_unfit_the_run_can_be_resumed_later(launched):

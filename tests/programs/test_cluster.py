@@ -168,6 +168,29 @@ def test_a_lost_host_of_the_learner_costs_what_its_checkpoint_lacks_where_the_fo
 
 
 @pytest.mark.soak
+def test_dqn_whose_host_is_lost_goes_on_elsewhere_where_the_folder_is_on_all(cluster, tmp_path):
+    """Acting, learning and replay stand together; the copy of the table is read there, too."""
+    host = cluster.add_node(num_cpus=5)
+    keys = ["--cluster.shared-folder", "true", "--checkpoint-period-seconds", 2, "--replay.checkpoint-minutes", 0.1]
+    keys += ["--cluster.learner-cpus", 3, "--evaluator.num-episodes", 0]  # no other host has as much
+    folder = tmp_path / "run"
+    process = start("train", "dqn_catch", "--cluster", cluster.address, "--run", folder, *ENDLESS, *keys)
+    wait_until_it_trains(folder, 5)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    wait_for(lambda: list((folder / "replay").glob("*/*/DONE")), 60, "a copy of the table")
+    cluster.remove_node(host, allow_graceful=False)
+    wait_for(lambda: restarts(folder), BACK_SECONDS, "the loss is noticed")
+    another = cluster.add_node(num_cpus=5)
+    learns_on(folder)
+    output = ends_in_order(process)
+    assert "all nodes start again, from the newest checkpoint" in output
+    (said,) = [line for line in output.splitlines() if "transitions in the replay table" in line]
+    assert "the first update waits" not in said, "the table is not empty"
+    cluster.remove_node(another)
+    wait_for(lambda: not left(), 30, "no node is left")
+
+
+@pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0, reason="a host with another view of the disk needs root")
 def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster, tmp_path):
     import ray
@@ -325,9 +348,13 @@ def test_a_host_behind_a_broken_cable_is_given_up_and_rejoins(monkeypatch, tmp_p
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
-def test_two_learners_on_two_hosts_are_one_and_come_back_together(tmp_path):
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_two_learners_on_two_hosts_are_one_and_come_back_together(monkeypatch, tmp_path, with_tls):
     """Each has an address of its own, so they add their gradients over the network."""
     here, there, folder = "10.213.8.1", "10.213.8.2", tmp_path / "run"
+    names = f"IP:{here}", f"IP:{there}", "IP:127.0.0.1", "DNS:localhost"
+    for name, value in (certificates.make(tmp_path / "tls", names) if with_tls else {}).items():
+        monkeypatch.setenv(name, value)
     with contextlib.ExitStack() as ends:
         namespace, _ = ends.enter_context(cable(here, there))
         at_head = ("--node-ip-address", here, "--port", 6398, "--num-cpus", 3, "--include-dashboard", "false")
@@ -392,6 +419,8 @@ def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
     options += ["--server.num-shards", 2, "--cluster.actor-cpus", 0.5] if program == "a3c" else []
     done = run("train", f"{program}_catch", "--cluster", cluster.address, "--run", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
+    last = rows(tmp_path / "run")[-1]
+    assert float(last["evaluation_mean"] or last["return_mean"]) >= 0.9 and not restarts(tmp_path / "run"), last
 
 
 @pytest.mark.soak
@@ -403,6 +432,27 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
     output = ends_in_order(process)
     assert "; 1 node waits for room" in output and restarts(folder) == []
     cluster.remove_node(more)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("spread, num_hosts", [("true", 3), ("false", 2)])
+def test_actors_of_the_cluster_that_one_stands_in_are_spread_if_wished(tmp_path, spread, num_hosts):
+    """Three actors on a head with room for one and two hosts with room for two each."""
+    address = f"127.0.0.1:{ports.Holder().take()}"
+    with contextlib.ExitStack() as ends:
+        at_head = ("--node-ip-address", "127.0.0.1", "--port", address.rpartition(":")[2], "--num-cpus", 3)
+        ends.enter_context(ray_host("--head", *at_head, "--include-dashboard", "false"))
+        wait_for(lambda: reachable(address), 60, "the head listens")
+        for _ in range(2):
+            ends.enter_context(ray_host("--address", address, "--node-ip-address", "127.0.0.1", "--num-cpus", 2))
+        keys = ["--actor.num-actors", 3, "--actor.num-environments", 8, "--cluster.spread-actors", spread]
+        process = start(*CATCH, "--cluster", "auto", "--run", tmp_path / "run", *ENDLESS, *keys)
+        ends.callback(process.kill)
+        wait_until_it_trains(tmp_path / "run", 5)
+        hosts = {host_of(node) for name, node in nodes().items() if name.startswith("actor")}
+        ends_in_order(process)
+        assert len(hosts) == num_hosts
+        wait_for(lambda: not left(), 30, "no node is left")
 
 
 @pytest.mark.soak
