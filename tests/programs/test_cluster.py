@@ -172,7 +172,7 @@ def test_dqn_whose_host_is_lost_goes_on_elsewhere_where_the_folder_is_on_all(clu
     """Acting, learning and replay stand together; the copy of the table is read there, too."""
     host = cluster.add_node(num_cpus=5)
     keys = ["--cluster.shared-folder", "true", "--checkpoint-period-seconds", 2, "--replay.checkpoint-minutes", 0.1]
-    keys += ["--cluster.learner-cpus", 3, "--evaluator.num-episodes", 0]  # no other host has as much
+    keys += ["--cluster.learner-cpus", 3, "--cluster.evaluator-cpus", 0]  # no other host has as much
     folder = tmp_path / "run"
     process = start("train", "dqn_catch", "--cluster", cluster.address, "--run", folder, *ENDLESS, *keys)
     wait_until_it_trains(folder, 5)
