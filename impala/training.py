@@ -164,7 +164,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                     started = time.monotonic() if config.cluster.shared_folder else saved_at
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
-        _tell(f"{', '.join(left)} did not stop; the process ends without waiting", sys.stderr)
+        _tell(f"{', '.join(left)}: not known to have ended; the process ends without waiting", sys.stderr)
         processes.flush()
         os._exit(outcome.status)
     return outcome.status

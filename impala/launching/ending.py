@@ -14,7 +14,7 @@ _GIVING_UP_SECONDS = 5.0  # after SIGKILL
 
 
 class Unreachable(RuntimeError):
-    """No node can be asked or told anything any more; what is left of them ends by itself."""
+    """What the nodes are reached by is gone; what is left of them ends by itself."""
 
 
 class Endable(Protocol):

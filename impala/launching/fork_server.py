@@ -81,7 +81,7 @@ class ForkServer:
       imports: names of modules.
       folder: of the scripts.
       environment: of the server; a child cannot change what libraries read from it once, on import.
-      current_folder: of the server and its children; None: this process's, for a child when it starts.
+      current_folder: of the server and its children; None, or once it is gone: this process's.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class ForkServer:
         """
         if self._socket.fileno() < 0:
             return None
-        request = dict(argv=argv[1:], environment=dict(environment), folder=self._current_folder or os.getcwd())
+        is_there = self._current_folder and os.path.isdir(self._current_folder)
+        folder = self._current_folder if is_there else os.getcwd()
+        request = dict(argv=argv[1:], environment=dict(environment), folder=folder)
         with contextlib.suppress(OSError):
             self._is_ready = self._is_ready or bool(self._answer(self._deadline - time.monotonic(), should_stop))
             if self._is_ready:

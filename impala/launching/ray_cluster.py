@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala.config import ConfigError
-from impala.launching import addresses, beats, commands, ending, local, memory, node_host, rpc, stopping
+from impala.launching import addresses, beats, commands, ending, local, memory, node_host, ray_health, rpc, stopping
 from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN, end_with_parent, first_line
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
@@ -31,14 +31,13 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 # Each question costs Ray milliseconds on either side. So many nodes are asked in a second, or more where there are more
 # than 83 nodes: none may be left alone for so long that it counts as frozen.
 _QUESTIONS_PER_SECOND = 50
-_REFUSED_SECONDS = 60.0  # until a node is placed again whose host has something else installed
+_REFUSED_SECONDS = 60.0  # until a node is placed again whose host is not fit for it
 _SOON_SECONDS = 60.0  # a death sooner after a start is a reason to look for another place
-# Ray's head counts as gone when it could not be reached five times, once in five seconds, within a second each: before
-# Ray, after a minute, would end this process, which could then tell neither the nodes nor the user.
-_HEAD_SECONDS, _HEAD_PATIENCE_SECONDS, _HEAD_MISSES = 5.0, 1.0, 5
 _FIRST_PLACED_SECONDS = 5.0  # for nodes that few places suit, before the others take room (`Nodes._place_all`)
 _HOST_LABEL = "ray.io/node-id"  # of every host
 _ADDRESS = "the address"  # a fact of a host: whether it is public
+_EXPECTED_ADDRESS = "expected a private network, or cluster.trusted_network=true behind a firewall"
+_TELLING_SECONDS = 1.0  # until calls have left, before this process ends
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
 
 
@@ -68,8 +67,8 @@ class Placement(NamedTuple):
     own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
     ignored: Sequence[str] = ()  # facts of a host that may differ from the launcher's
-    may_be_public: bool = True  # the address of a host that joins later; for those that are there `connect` asks
-    avoids_unfit: bool = False  # a host on which something else is installed is avoided; else the launch is refused
+    may_be_public: bool = False  # the address of a host that joins later; of those that are there `connect` asks
+    avoids_unfit: bool = False  # a host that is not fit for a node is avoided; else the launch is refused
 
 
 def connect(address: str, *, is_trusted: bool) -> None:
@@ -101,7 +100,7 @@ def connect(address: str, *, is_trusted: bool) -> None:
         ray.shutdown()
         raise ConfigError([
             f"--cluster {address}: hosts have public addresses ({', '.join(public[:3])}), and Reverb's port asks "
-            "nobody who they are; expected a private network, or cluster.trusted_network=true behind a firewall"
+            f"nobody who they are; {_EXPECTED_ADDRESS}"
         ])  # fmt: skip
 
 
@@ -141,7 +140,7 @@ def _silent_stderr():
 
 
 def _network_facts(ray) -> dict[str, str]:
-    """Returns facts of a host's address; on a loopback one, Reverb takes processes of one id for one, and crashes."""
+    """Returns facts of a host's address; on a loopback one, Reverb confuses processes of the same id, and crashes."""
     ip = ray.util.get_node_ip_address()
     facts = {_ADDRESS: "public" if _is_public(ip) else "private"}
     if ipaddress.ip_address(ip).is_loopback:
@@ -160,7 +159,7 @@ class Interrupted(ConfigError):
 
 
 class NoRoom(ConfigError):
-    """The cluster is too small for the nodes that must have a place before the program begins; it may grow."""
+    """The cluster has no room for the nodes that must have a place before the program begins, or is gone."""
 
     status = EXIT_TRY_AGAIN
 
@@ -188,7 +187,7 @@ class _Hosted:
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
         self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
-        self.cannot_be_at = ""  # the address of a host that cannot even make the actor: is this package there?
+        self.cannot_be_at = ""  # where the actor cannot even be made, for lack of this package perhaps
         self.question = None  # a call of `status` without an answer yet
         self.is_lost = False  # the place is of no more use
         self.exit_status: int | None = None
@@ -223,19 +222,19 @@ class Nodes:
     ):  # fmt: skip
         import ray
 
-        self._should_stop = should_stop
+        self._should_stop, self._health = should_stop, ray_health.Health(ray)
+        if fault := self._health.ask():
+            raise NoRoom([f"--cluster: {fault}"])
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
         self._launched, self._polled = time.monotonic(), 0.0
-        self._head, self._head_called, self._head_misses = ray.get_runtime_context().gcs_address, 0.0, 0
         self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
         self._is_ending = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
         self._facts = node_host.facts(*self._compared) | _network_facts(ray)
-        self._ignored = {*placement.ignored, *((_ADDRESS,) if placement.may_be_public else ())}
         self._current_folder = ""
         with contextlib.suppress(OSError):  # it was removed
             self._current_folder = os.getcwd()
@@ -321,6 +320,8 @@ class Nodes:
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
+            if fault := self._health.ask():
+                raise NoRoom([f"--cluster: {fault}"])
             time.sleep(0.1)
         servers = [name for name in standing if self._commands[name].ports]
         try:
@@ -334,14 +335,14 @@ class Nodes:
         self._has_begun = True
 
     def _fitting(self, standing: set[str]) -> set[str]:
-        """Compares the hosts of nodes with this one, and places again those whose host differs; returns the rest.
+        """Compares the hosts of nodes with this one, and places again those whose host is unfit; returns the rest.
 
         Raises:
-          ConfigError: something else is installed on one, and it cannot be avoided.
+          ConfigError: a host is unfit, and cannot be avoided.
         """
         for name in sorted(standing - self._fit):
             try:
-                self._compare(name, self._ignored)
+                self._compare(name)
                 self._fit.add(name)
             except ConfigError as error:
                 if not self._placement.avoids_unfit or self._placement.at_launcher(name):
@@ -349,7 +350,7 @@ class Nodes:
                 self._unfit[self._hosted[name].place[2]] = error.lines[0]
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
         unfit = [name for name in movable if name in standing and self._hosted[name].place[2] in self._unfit]
-        unfit += [name for name in movable if self._placement.avoids_unfit and self._avoids_maker_of(name)]
+        unfit += [name for name in movable if self._placement.avoids_unfit and self._avoid_host_without(name)]
         groups = {self._placement.together(name) for name in unfit} - {None}
         moving = {*unfit, *(name for name in movable if self._placement.together(name) in groups)}
         self._dismiss([self._hosted[name] for name in moving])
@@ -360,14 +361,16 @@ class Nodes:
         self._fit -= moving
         return standing - moving
 
-    def _avoids_maker_of(self, name: str) -> bool:
-        """Avoids the host that could not make a node; returns whether there was one, and it is known which."""
+    def _avoid_host_without(self, name: str) -> bool:
+        """Avoids the host that could not make a node, unless others could be made there; returns whether it does."""
         hosted, mine = self._hosted[name], self._ray.get_runtime_context().get_node_id()
         if not hosted.cannot_be_at:
             return False
-        hosts = [node["NodeID"] for node in self._ray.nodes() if node["NodeManagerAddress"] == hosted.cannot_be_at]
-        self._unfit |= {host: f"{name} {hosted.status.node.facts['last_words']}" for host in hosts if host != mine}
-        return bool(self._unfit.keys() & hosts)
+        used = {each.place[2] for each in self._hosted.values() if each.place and not each.is_over} | {mine}
+        found = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in used]
+        hosts = [node["NodeID"] for node in found if node["NodeManagerAddress"] == hosted.cannot_be_at]
+        self._unfit |= dict.fromkeys(hosts, f"{name} {hosted.status.node.facts['last_words']}")
+        return bool(hosts)
 
     def _refuse_hosts(self) -> None:
         """Raises ConfigError if a host cannot make nodes at all."""
@@ -400,13 +403,18 @@ class Nodes:
         words = f"on {hosted.cannot_be_at}: {str(error).strip().splitlines()[-1][:200]}"  # the error's own line
         self._lose(name, EXIT_TRY_AGAIN, words, says=[f"{name} {words}"])
         if self._has_begun:
+            self._avoid_host_without(name)
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
 
-    def _compare(self, name: str, ignored: set[str]) -> None:
-        """Refuses a host on which something else is installed."""
+    def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
+        """Raises ConfigError if a host has a public address without consent, or something else is installed there."""
         host, theirs, _ = self._hosted[name].place
-        if found := node_host.differences(self._facts, theirs, ignored):
-            raise ConfigError([f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]])
+        found = node_host.differences(self._facts, theirs, [*self._placement.ignored, *ignored, _ADDRESS])
+        lines = [f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]]
+        if theirs.get(_ADDRESS) == "public" and not self._placement.may_be_public:
+            lines.insert(0, f"{name} on {host}: its address is public; {_EXPECTED_ADDRESS}")
+        if lines:
+            raise ConfigError(lines)
 
     def _reserve(self, name: str):
         keys = [addresses.key(name, port) for port in self._commands[name].ports]
@@ -460,17 +468,17 @@ class Nodes:
         """Asks every host that owes no answer, and takes the answers that are there.
 
         Raises:
-          ending.Unreachable: Ray's head is gone.
+          ending.Unreachable: Ray's head, or the raylet of this host, is gone.
         """
         is_calm = not self._is_ending and not any(
             hosted.is_over or hosted.is_started and not hosted.status.is_begun for hosted in self._hosted.values()
         )
         least = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
         period = max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least)
-        if self._is_unreachable or time.monotonic() - self._polled < period:
+        if self._health.fault or time.monotonic() - self._polled < period:
             return
         self._polled = time.monotonic()
-        self._call_head()
+        self._ask_ray()
         for name in self._standing():
             if not self._hosted[name].is_started and not self._is_ending:
                 self._begin_late(name)
@@ -486,27 +494,21 @@ class Nodes:
             memory.keep(self._memory, {name: self._hosted[name].status.node.rss_mb for name in asked.values()})
             self._kept = self._polled
 
-    def _call_head(self) -> None:
-        """Raises `ending.Unreachable` if Ray's head is gone; before that it lets nodes save whose hosts still run."""
-        left = [hosted for hosted in self._hosted.values() if hosted.is_started and not hosted.is_over]
-        if not left or time.monotonic() - self._head_called < _HEAD_SECONDS:
-            return
-        self._head_called = time.monotonic()
-        self._head_misses = 0 if _listens(self._head, _HEAD_PATIENCE_SECONDS) else self._head_misses + 1
-        if self._is_unreachable:
-            told = [hosted.actor.signal.remote(signal.SIGTERM) for hosted in left]
-            self._ray.wait(told, num_returns=len(told), timeout=1.0)
-            raise ending.Unreachable(f"Ray's head does not listen at {self._head} any more")
-
-    @property
-    def _is_unreachable(self) -> bool:
-        return self._head_misses >= _HEAD_MISSES
+    def _ask_ray(self) -> None:
+        """Raises `ending.Unreachable` if Ray is gone; before that it lets nodes save whose hosts still run."""
+        if fault := self._health.ask():
+            left = [hosted for hosted in self._hosted.values() if hosted.is_started and not hosted.is_over]
+            for hosted in left:
+                hosted.actor.signal.remote(signal.SIGTERM)
+            time.sleep(_TELLING_SECONDS if left else 0.0)
+            raise ending.Unreachable(fault)
 
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
         try:
-            self._compare(name, self._ignored | {"commit"})  # of a checkout edited since: the run goes on as it began
+            self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
         except ConfigError as error:
+            self._unfit[self._hosted[name].place[2]] = error.lines[0]
             self._lose(name, EXIT_TRY_AGAIN, error.lines[0], says=[error.lines[0]])
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
         else:
@@ -672,12 +674,12 @@ class Nodes:
                 self._hosted[name].exit_status = -signal.SIGKILL
             return
         self._dismiss(list(self._hosted.values()))
-        while self._groups and not self._is_unreachable:
+        while self._groups and not self._health.fault:
             self._ray.util.remove_placement_group(self._groups.popitem()[1][1])
 
     def _dismiss(self, chosen: Sequence[_Hosted]) -> None:
         """Ends nodes' processes and frees their places; a process ends with its actor, however that ends."""
-        if not self._ray.is_initialized() or self._is_unreachable:
+        if not self._ray.is_initialized() or self._health.fault:
             return
         ends = [hosted.actor.end.remote() for hosted in chosen if hosted.is_started and not hosted.is_dismissed]
         if ends:
@@ -688,13 +690,6 @@ class Nodes:
             hosted.is_dismissed = True
             if hosted.exit_status is None:
                 hosted.exit_status = -signal.SIGKILL
-
-
-def _listens(address: str, seconds: float) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), seconds):
-        return True
-    return False
 
 
 def _bundle(needs: Needs) -> dict[str, float]:

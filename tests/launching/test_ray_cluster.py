@@ -12,7 +12,7 @@ import pytest
 
 from impala import config
 from impala.config import ConfigError
-from impala.launching import beats, commands, ending, node_host, ray_cluster, roles
+from impala.launching import beats, commands, ending, node_host, ray_cluster, ray_health, roles
 from impala.nodes import placing
 from tests.programs.running import CATCH, end_of, press_ctrl_c, start
 
@@ -96,7 +96,9 @@ class FakeRay:
         self.head = "127.0.0.1:1"  # where nobody listens
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
-        self.nodes = lambda: [dict(NodeID="7", NodeManagerAddress=self.ip)]
+        self.raylet = socket.create_server(("127.0.0.1", 0))
+        here = dict(NodeID="1", Alive=True, NodeManagerAddress="127.0.0.1", NodeManagerPort=self.raylet.getsockname()[1])
+        self.nodes = lambda: [here, dict(NodeID="7", Alive=True, NodeManagerAddress=self.ip)]
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
     def remote(self, _):
@@ -312,6 +314,29 @@ def test_a_host_that_is_unfit_is_avoided_when_all_nodes_start_again(launched):
     assert line.startswith("actor/0 on there: numpy is 9.9 there and ") and line.endswith(": that host is not used")
 
 
+def test_a_host_that_is_refused_late_is_avoided(launched, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_REFUSED_SECONDS", 0.0)
+    fake, nodes = launched(None, num_awaited=0)
+    for described, avoided in ((THERE, ["2"]), (unfit(), ["2", "7"])):
+        nodes._hosted["actor/0"].described.value = fake.described = described
+        assert look(nodes) == {}
+        fake.described = None
+        nodes.start_due(lambda name: 1)
+        assert fake.options[-1]["label_selector"] == {"ray.io/node-id": f"!in({','.join(avoided)})"}
+
+
+def test_a_host_is_not_avoided_where_another_node_could_be_made(launched):
+    """One failed for another reason, a full disk perhaps."""
+    fake, nodes = launched(HERE, avoids_unfit=True)
+    nodes._hosted["actor/1"] = ray_cluster._Hosted(None, None)
+    nodes._hosted["actor/0"].place = ("there", HERE[1], "7")
+    nodes._lose_unplaced("actor/1", unfit())
+    assert nodes._hosted["actor/1"].is_over and not nodes._unfit
+    nodes._hosted["actor/0"].place = HERE
+    nodes._lose_unplaced("actor/1", unfit())
+    assert list(nodes._unfit) == ["7"]
+
+
 def test_so_is_a_host_that_cannot_even_make_a_node(launched):
     fake, nodes = launched([unfit(), HERE], avoids_unfit=True)
     assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1
@@ -328,8 +353,15 @@ def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched
     look(nodes)
     assert len(fake.jobs) == may_be_public
     assert may_be_public or nodes.node("actor/0").facts["says"] == [
-        "actor/0 on there: the address is public there and private here; expected the same on every host"
+        "actor/0 on there: its address is public; expected a private network, or cluster.trusted_network=true "
+        "behind a firewall"
     ]
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_consent_is_given_by_the_configuration(is_trusted):
+    settings = config.load("configs/catch.yaml", {"cluster.trusted_network": is_trusted})
+    assert placing.placement(settings).may_be_public == placing.placement_again(settings).may_be_public == is_trusted
 
 
 def test_where_every_host_is_unfit_the_run_can_be_resumed_later(launched):
@@ -354,22 +386,44 @@ def test_another_namespace_of_process_ids_is_refused_at_a_loopback_address_alone
 
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_a_head_that_is_gone_ends_the_run_whether_or_not_nodes_still_answer(launched, stranger, monkeypatch, is_silent):
-    monkeypatch.setattr(ray_cluster, "_HEAD_SECONDS", 0.0)
     fake, nodes = launched(HERE)
-    listening, nodes._head = stranger
-    gone, fake.is_silent = nodes._head, is_silent
-    for where in 4 * ["127.0.0.1:1"] + [gone] + 4 * ["127.0.0.1:1"]:  # it is back in time
-        nodes._head = where
-        assert look(nodes) == {} and nodes.left() == ["actor/0"]
+    monkeypatch.setattr(ray_health, "_HEAD_SECONDS", 0.0)
+    monkeypatch.setattr(ray_cluster, "_TELLING_SECONDS", 0.0)
+    health = nodes._health
+    listening, gone = stranger
+    fake.is_silent = is_silent
+    for where in [gone, *4 * ["127.0.0.1:1"], gone, *4 * ["127.0.0.1:1"]]:  # it is back in time
+        health._head, nodes._polled = where, 0.0
+        assert nodes.left() == ["actor/0"]
     listening.close()
-    nodes._head = gone
+    health._head, nodes._polled = gone, 0.0
     with pytest.raises(ending.Unreachable, match=f"Ray's head does not listen at {gone} any more"):
-        for _ in range(5):
-            look(nodes)
+        nodes.left()
     assert fake.signals == [(signal.SIGTERM,)], "a learner saves, where it still runs"
     nodes.kill()
     nodes.stop(should_kill=lambda: True)
     assert nodes.left() == ["actor/0"], "it is not known to have ended"
+
+
+def test_without_this_hosts_raylet_the_run_ends_before_ray_is_given_anything(launched, monkeypatch):
+    """Ray would end the process then, without a word."""
+    monkeypatch.setattr(ray_cluster, "_TELLING_SECONDS", 0.0)
+    fake, nodes = launched(HERE)
+    fake.raylet.close()
+    nodes._polled = 0.0
+    with pytest.raises(ending.Unreachable, match="Ray's raylet of this host has ended"):
+        nodes.left()
+    monkeypatch.setattr(FakeRay, "put", lambda self, data: pytest.fail("it was given an object"))
+    with pytest.raises(ray_cluster.NoRoom, match="Ray's raylet of this host has ended") as refusal:
+        ray_cluster.Nodes([], roles.Roles([roles.ACTOR]), nodes._logs.parent, ray_cluster.Placement(), "", lambda: False)
+    assert refusal.value.status == 75
+
+
+def test_without_ray_nobody_waits_for_room(launched, monkeypatch):
+    monkeypatch.setattr(ray_health.Health, "ask", iter(["", "", "Ray is gone"]).__next__)
+    with pytest.raises(ray_cluster.NoRoom, match="--cluster: Ray is gone") as refusal:
+        launched(None)
+    assert refusal.value.status == 75
 
 
 def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monkeypatch):

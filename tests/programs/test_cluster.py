@@ -362,6 +362,9 @@ def test_two_learners_on_two_hosts_are_one_and_come_back_together(monkeypatch, t
         wait_for(lambda: reachable(f"{here}:6398"), 60, "the head listens")
         far = ("--address", f"{here}:6398", "--node-ip-address", there, "--num-cpus", 3)
         ends.enter_context(ray_host(*far, within=("ip", "netns", "exec", namespace)))
+        if with_tls:
+            refused = run(*CATCH, "--cluster", f"{here}:6398", "--run", folder, RAY_USE_TLS="0")
+            assert refused.returncode == 2 and "certificates as there" in refused.stderr, refused
         keys = ["--learner.num-learners", 2, "--checkpoint-period-seconds", 2]
         process = start(*CATCH, "--cluster", f"{here}:6398", "--run", folder, *ENDLESS, *TWO_ACTORS, *keys)
         ends.callback(process.kill)
@@ -380,9 +383,9 @@ def test_two_learners_on_two_hosts_are_one_and_come_back_together(monkeypatch, t
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
-@pytest.mark.parametrize("is_far", [False, True])
-def test_when_rays_head_dies_the_run_ends_within_half_a_minute_and_can_be_resumed(tmp_path, is_far):
-    """A head on another host takes an actor with it; learner, table and the other actor answer on."""
+@pytest.mark.parametrize("dies, is_far", [("gcs_server", False), ("gcs_server", True), ("raylet", True)])
+def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can_be_resumed(tmp_path, dies, is_far):
+    """A head on another host takes an actor with it; learner, table and the other actor, here, answer on and save."""
     here, there, folder = "10.213.9.1", "10.213.9.2", tmp_path / "run"
     with contextlib.ExitStack() as ends:
         namespace, _ = ends.enter_context(cable(here, there))
@@ -394,20 +397,26 @@ def test_when_rays_head_dies_the_run_ends_within_half_a_minute_and_can_be_resume
         address = f"{of_head}:6397"
         wait_for(lambda: reachable(address), 60, "the head listens")
         if is_far:
-            ends.enter_context(ray_host("--address", address, "--node-ip-address", here, "--num-cpus", 3))
+            mine = ends.enter_context(ray_host("--address", address, "--node-ip-address", here, "--num-cpus", 3))
             time.sleep(5.0)  # the command is given on a host of the cluster
-        keys = [*TWO_ACTORS, "--checkpoint-period-seconds", 2]
-        process = start(*CATCH, "--cluster", address, "--run", folder, *ENDLESS, *keys)
+        process = start(
+            *CATCH, "--cluster", address, "--run", folder, *ENDLESS, *TWO_ACTORS, "--checkpoint-period-seconds", 60
+        )
         ends.callback(process.kill)
         wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
-        (server,) = [each for each in psutil.Process(host.pid).children(recursive=True) if each.name() == "gcs_server"]
-        server.kill()
+        saved = checkpoints.read_state(folder / "checkpoints")["updates"]
+        family = psutil.Process((mine if dies == "raylet" else host).pid).children(recursive=True)
+        (victim,) = [each for each in family if each.name() == dies]
+        victim.kill()
         began = time.monotonic()
         output, errors = process.communicate(timeout=180)
         print(f"ended after {time.monotonic() - began:.0f} s")
         assert process.returncode == 75 and time.monotonic() - began < 40, errors
-        assert re.search("Ray's head does not listen at .*:6397 any more: the run ends, and can be resumed", output), output
+        gone = "Ray's head does not listen at .*:6397 any more" if dies == "gcs_server" else "Ray's raylet of this host has ended"
+        assert re.search(f"{gone}: the run ends, and can be resumed", output), output
         wait_for(lambda: not left(), 90, "no node is left")
+    if dies == "gcs_server" and is_far:
+        assert checkpoints.read_state(folder / "checkpoints")["updates"] > saved, "the learner was told to end"
     done = run(*CATCH, "--run", folder, *TWO_ACTORS)
     assert done.returncode == 0 and "resum" in done.stdout, done.stdout + done.stderr
 
