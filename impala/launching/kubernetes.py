@@ -14,7 +14,9 @@ _HEADER = """\
 # rayjob {name}`, the run resumes from its folder on the volume claim {claim}.
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
 """
-_RUNS, _GRACE_SECONDS = "/runs", 120
+_RUNS = "/runs"
+# Of a pod that is to end, and of a job that is stopped: Ray kills that after three seconds unless it is told otherwise.
+_GRACE_SECONDS, _STOP_SECONDS = 120, 100
 _RAY = "2.60.0"  # of the image, as in constraints.txt; KubeRay refuses `authOptions` without it
 
 
@@ -54,12 +56,13 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": 600,
             "backoffLimit": 3,  # each try is a new cluster, which resumes the run
+            "submitterConfig": {"backoffLimit": 20},  # it only follows the job's log; its own end would end a try
             "rayClusterSpec": {
                 "rayVersion": _RAY,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": str(job.cpus), "dashboard-host": "0.0.0.0"},
-                    "template": _pod(metadata["name"], job, gpus=job.gpus),
+                    "template": _pod(metadata["name"], job, gpus=job.gpus, RAY_JOB_STOP_WAIT_TIME_S=_STOP_SECONDS),
                 },
                 "workerGroupSpecs": [{
                     "groupName": "actors",
@@ -100,8 +103,9 @@ class _Dumper(yaml.SafeDumper):
         return True  # what occurs twice is written twice
 
 
-def _pod(name: str, job: Job, *, gpus: int) -> dict:
+def _pod(name: str, job: Job, *, gpus: int, **environment) -> dict:
     amounts = {"cpu": str(job.cpus), "memory": f"{job.memory_gb}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    variables = [{"name": variable, "value": str(value)} for variable, value in environment.items()]
     return {
         "metadata": {"labels": {"impala-run": name}},
         "spec": {
@@ -109,6 +113,7 @@ def _pod(name: str, job: Job, *, gpus: int) -> dict:
             "containers": [{
                 "name": "ray",
                 "image": job.image,
+                **({"env": variables} if variables else {}),
                 "resources": {"requests": amounts, "limits": amounts},
                 "volumeMounts": [
                     {"name": "runs", "mountPath": _RUNS},

@@ -1,6 +1,7 @@
 """What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
 
 import functools
+import operator
 import os
 import re
 import shlex
@@ -16,10 +17,12 @@ from impala import cli
 from impala.launching import kubernetes, slurm
 from tests.programs.running import ROOT, refused, wait_for
 
-_TEXT, _FLAG, _COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": 0}
+_TEXT, _FLAG = {"type": "string"}, {"type": "boolean"}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_POSITIVE = _COUNT | {"minimum": 1}
 _WORDS = {"type": "object", "additionalProperties": _TEXT}
 _QUANTITIES = {
-    "type": "object", "additionalProperties": {"type": "string", "pattern": r"^\d+(\.\d+)?(m|[kKMGT]i?)?$"},
+    "type": "object", "additionalProperties": {"type": "string", "pattern": r"^\d+(\.\d+)?([KMGTPE]i|[numkMGTPE])?$"},
 }  # fmt: skip
 
 
@@ -32,8 +35,9 @@ def _list(schema):
     return {"type": "array", "items": schema}
 
 
-# KubeRay's ray.io/v1 by its published types, of version 1.5 (`apis/ray/v1`), and of Kubernetes' core/v1 and
-# networking.k8s.io/v1 what pods and policies may have here.
+# Of Kubernetes' core/v1 and networking.k8s.io/v1 what pods and policies may have here, and KubeRay's ray.io/v1. The latter
+# was compared field by field, on 2026-11-27, with the published CRDs ray.io_rayjobs.yaml (opendatahub-io/kuberay, bffcc518) and
+# ray.io_raycronjobs.yaml (ray-project/kuberay, 12cb11e4), and with what the operator itself refuses (`validation.go`).
 _CONTAINER = _fields(
     "name", name=_TEXT, image=_TEXT, imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
     env=_list(_fields("name", name=_TEXT, value=_TEXT)),
@@ -41,46 +45,57 @@ _CONTAINER = _fields(
     volumeMounts=_list(_fields("name", "mountPath", name=_TEXT, mountPath=_TEXT, subPath=_TEXT, readOnly=_FLAG)),
 )  # fmt: skip
 _POD = _fields(
+    "spec",
     metadata=_fields(labels=_WORDS, annotations=_WORDS),
     spec=_fields(
-        "containers", terminationGracePeriodSeconds=_COUNT, containers=_list(_CONTAINER), nodeSelector=_WORDS,
+        "containers", terminationGracePeriodSeconds=_COUNT, containers=_list(_CONTAINER) | {"minItems": 1}, nodeSelector=_WORDS,
         volumes=_list(_fields(
             "name", name=_TEXT, persistentVolumeClaim=_fields("claimName", claimName=_TEXT, readOnly=_FLAG),
             emptyDir=_fields(medium={"enum": ["", "Memory"]}, sizeLimit=_TEXT),
         )),
     ),
 )  # fmt: skip
+_RESOURCES = _fields(requests=_QUANTITIES, limits=_QUANTITIES)
+_GROUP = dict(
+    resources=_WORDS, labels=_WORDS, template=_POD,
+    rayStartParams=_WORDS | {"propertyNames": {"not": {"const": "labels"}}},  # the operator refuses it
+)  # fmt: skip
 _CLUSTER = _fields(
-    "headGroupSpec", suspend=_FLAG, rayVersion=_TEXT, enableInTreeAutoscaling=_FLAG, headServiceAnnotations=_WORDS,
-    authOptions=_fields(mode={"enum": ["disabled", "token"]}),
+    "headGroupSpec", suspend=_FLAG, managedBy=_TEXT, enableInTreeAutoscaling=_FLAG, headServiceAnnotations=_WORDS,
+    rayVersion=_TEXT | {"pattern": r"^\d+\.\d+\.\d+"}, authOptions=_fields(mode={"enum": ["disabled", "token"]}),
     autoscalerOptions=_fields(
-        idleTimeoutSeconds=_COUNT, upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]}, image=_TEXT,
-        resources=_fields(requests=_QUANTITIES, limits=_QUANTITIES),
+        version={"enum": ["v1", "v2"]}, idleTimeoutSeconds=_COUNT, image=_TEXT, imagePullPolicy=_TEXT,
+        upscalingMode={"enum": ["Default", "Aggressive", "Conservative"]}, resources=_RESOURCES,
     ),
-    headGroupSpec=_fields(
-        "rayStartParams", "template", serviceType=_TEXT, enableIngress=_FLAG, rayStartParams=_WORDS, template=_POD
-    ),
+    headGroupSpec=_fields("template", serviceType=_TEXT, enableIngress=_FLAG, **_GROUP),
     workerGroupSpecs=_list(_fields(
-        "groupName", "minReplicas", "maxReplicas", "rayStartParams", "template", groupName=_TEXT, replicas=_COUNT,
-        minReplicas=_COUNT, maxReplicas=_COUNT, numOfHosts=_COUNT, rayStartParams=_WORDS, template=_POD,
+        "groupName", "minReplicas", "maxReplicas", "template", groupName=_TEXT, replicas=_COUNT, minReplicas=_COUNT,
+        maxReplicas=_COUNT, numOfHosts=_POSITIVE, idleTimeoutSeconds=_COUNT, **_GROUP,
     )),
-)  # fmt: skip
+) | {"dependentRequired": {"authOptions": ["rayVersion"]}}  # fmt: skip
+_MODES = ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]  # the operator's constants; a string in the CRD
 _JOB = _fields(
-    activeDeadlineSeconds=_COUNT, backoffLimit=_COUNT, rayClusterSpec=_CLUSTER, metadata=_WORDS, clusterSelector=_WORDS,
-    managedBy=_TEXT, entrypoint=_TEXT, runtimeEnvYAML=_TEXT, jobId=_TEXT, entrypointResources=_TEXT, suspend=_FLAG,
-    submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode"]}, ttlSecondsAfterFinished=_COUNT,
-    shutdownAfterJobFinishes=_FLAG, entrypointNumCpus={"type": "number"}, entrypointNumGpus={"type": "number"},
-    submitterPodTemplate=_POD, submitterConfig=_fields(backoffLimit=_COUNT),
-)  # fmt: skip
-_CHOICE = _fields(matchLabels=_WORDS, matchExpressions=_list(_fields("key", "operator", key=_TEXT, operator=_TEXT)))
+    "entrypoint", "rayClusterSpec", activeDeadlineSeconds=_POSITIVE, backoffLimit=_COUNT, jobId=_TEXT, metadata=_WORDS,
+    ttlSecondsAfterFinished=_COUNT, shutdownAfterJobFinishes=_FLAG, submissionMode={"enum": _MODES}, suspend=_FLAG,
+    submitterConfig=_fields(backoffLimit=_COUNT), submitterPodTemplate=_POD, entrypoint=_TEXT | {"minLength": 1},
+    entrypointNumCpus={"type": "number"}, entrypointNumGpus={"type": "number"}, entrypointResources=_TEXT,
+    runtimeEnvYAML=_TEXT, clusterSelector=_WORDS, rayClusterSpec=_CLUSTER,
+    managedBy={"enum": ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"]},
+) | {
+    "if": {"properties": {"ttlSecondsAfterFinished": {"minimum": 1}}, "required": ["ttlSecondsAfterFinished"]},
+    "then": {"properties": {"shutdownAfterJobFinishes": {"const": True}}, "required": ["shutdownAfterJobFinishes"]},
+}  # fmt: skip
+_CHOICE = _fields(matchLabels=_WORDS, matchExpressions=_list(_fields(
+    "key", "operator", key=_TEXT, operator={"enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
+)))  # fmt: skip
 _POLICY = _fields(
     "podSelector", podSelector=_CHOICE, policyTypes=_list({"enum": ["Ingress", "Egress"]}),
     ingress=_list(_fields(
         **{"from": _list(_fields(podSelector=_CHOICE, namespaceSelector=_CHOICE))},
-        ports=_list(_fields(port={"type": "integer", "maximum": 65_535}, protocol={"enum": ["TCP", "UDP", "SCTP"]})),
+        ports=_list(_fields(port={"type": "integer", "minimum": 1, "maximum": 65_535}, protocol={"enum": ["TCP", "UDP", "SCTP"]})),
     )),
 )  # fmt: skip
-_NAME = {"type": "string", "pattern": r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
+_NAME = {"type": "string", "pattern": r"^[a-z]([a-z0-9-]{0,45}[a-z0-9])?$"}  # the operator adds to that of a job
 SCHEMAS = {
     kind: _fields(
         "apiVersion", "kind", "metadata", "spec", apiVersion={"const": version}, kind={"const": kind},
@@ -115,14 +130,18 @@ def test_the_manifest_is_as_published(job):
     (["spec", "entrypont"], "x", "$.spec: Additional properties are not allowed ('entrypont'"),
     (["spec", "submissionMode"], "K8SJobMode", "$.spec.submissionMode: 'K8SJobMode' is not one of"),
     (["spec", "rayClusterSpec", "authOptions", "mode"], "tokn", "authOptions.mode: 'tokn' is not one of"),
-    (["spec", "rayClusterSpec", "headGroupSpec"], {}, "headGroupSpec: 'rayStartParams' is a required property"),
+    (["spec", "rayClusterSpec", "headGroupSpec"], {}, "headGroupSpec: 'template' is a required property"),
+    (["spec", "rayClusterSpec", "rayVersion"], "latest", "rayVersion: 'latest' does not match"),
+    (["spec", "shutdownAfterJobFinishes"], False, "shutdownAfterJobFinishes: True was expected"),
+    (["spec", "backoffLimit"], 2**31, "2147483648 is greater than the maximum"),
+    (["spec", "rayClusterSpec", "workerGroupSpecs", 0, "template", "spec", "containers"], [], "containers: [] should be non-empty"),
     (["spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-cpus"], 8, "8 is not of type 'string'"),
     (["metadata", "name"], "Pong", "$.metadata.name: 'Pong' does not match"),
 ])  # fmt: skip
 def test_a_manifest_that_is_not_as_published_is_found(path, value, words):
     job = documents("pong")["RayJob"]
     *above, last = path
-    functools.reduce(dict.__getitem__, above, job)[last] = value
+    functools.reduce(operator.getitem, above, job)[last] = value
     assert words in faults(job)[0]
 
 
@@ -148,6 +167,9 @@ def test_the_manifest_asks_for_what_was_said():
     )
     cluster = spec["rayClusterSpec"]
     assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
+    assert cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"] == [
+        {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": "100"}
+    ]
     assert cluster["authOptions"] == {"mode": "token"} and spec["shutdownAfterJobFinishes"] is True
     (worker,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
     assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (3, 3, 3)

@@ -412,8 +412,9 @@ def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can
         output, errors = process.communicate(timeout=180)
         print(f"ended after {time.monotonic() - began:.0f} s")
         assert process.returncode == 75 and time.monotonic() - began < 40, errors
-        gone = "Ray's head does not listen at .*:6397 any more" if dies == "gcs_server" else "Ray's raylet of this host has ended"
-        assert re.search(f"{gone}: the run ends, and can be resumed", output), output
+        # A head's raylet ends with its server.
+        gone = "Ray's raylet of this host has ended" if dies == "raylet" or not is_far else "Ray's head does not listen at "
+        assert re.search(f"{gone}.*: the run ends, and can be resumed", output), output
         wait_for(lambda: not left(), 90, "no node is left")
     if dies == "gcs_server" and is_far:
         assert checkpoints.read_state(folder / "checkpoints")["updates"] > saved, "the learner was told to end"
