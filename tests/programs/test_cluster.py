@@ -480,12 +480,26 @@ def test_an_autoscaler_brings_hosts_for_the_actors_that_wait(tmp_path):
         wait_for(lambda: not left(), 30, "no node is left")
 
 
+def add_host_with_another_numpy(cluster, folder):
+    (folder / "numpy-9.9.dist-info").mkdir()
+    (folder / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    return cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(folder)})
+
+
+@pytest.mark.soak
+def test_a_host_with_other_packages_is_refused_in_one_line(cluster, tmp_path):
+    more = add_host_with_another_numpy(cluster, tmp_path)
+    done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", "--actor.num-actors", 3)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert re.search("actor/. on .*: numpy is 9.9 there and .* here; expected the same on every host", done.stderr)
+    assert not left()
+    cluster.remove_node(more)
+
+
 @pytest.mark.soak
 def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster, catch, tmp_path):
     process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2, "--checkpoint-period-seconds", 2)
-    (tmp_path / "numpy-9.9.dist-info").mkdir()
-    (tmp_path / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
-    more = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
+    more = add_host_with_another_numpy(cluster, tmp_path)
     time.sleep(40)  # it was refused five times within 21 s, and then the run ended
     assert len(nodes()) == 4 and restarts(folder) == []
     nodes()["learner/0"].kill()  # all nodes are placed again, one of them there perhaps
@@ -568,6 +582,28 @@ run; run --cluster.trusted-network true
     assert second.strip() == "status 0", second
 
 
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root and nftables")
+def test_the_firewall_of_the_page_lets_the_hosts_in_and_nobody_else():
+    page = (ROOT / "docs/security.md").read_text()
+    rules = page[page.index("table inet impala"):].partition("```")[0]
+    with cable("10.0.0.6", "10.0.0.5") as (namespace, _):
+        inside = ["ip", "netns", "exec", namespace]
+        server = [*inside, sys.executable, "-m", "http.server", "20001"]
+        with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            wait_for(lambda: reachable("10.0.0.5:20001"), 20, "without a firewall anybody gets in")
+            subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+            assert not reachable("10.0.0.5:20001"), "a stranger"
+            subprocess.run(["ip", "address", "add", "10.0.0.2/32", "dev", "lo"], check=True)
+            try:
+                subprocess.run(["ip", "-n", namespace, "route", "add", "10.0.0.2", "via", "10.0.0.6"], check=True)
+                with socket.create_connection(("10.0.0.5", 20001), 5.0, source_address=("10.0.0.2", 0)):
+                    pass
+            finally:
+                subprocess.run(["ip", "address", "delete", "10.0.0.2/32", "dev", "lo"], check=True)
+                process.kill()
+
+
 def test_hosts_that_differ_are_compared_by_name():
     mine = {"tensorflow": "2.15.1", "commit": "abc", "ray": "2.60.0"}
     assert node_host.differences(mine, mine | {"commit": "unknown"}) == []  # git may be slow there
@@ -610,12 +646,17 @@ def launched(program, folder):
 
 @pytest.mark.soak
 def test_launchpads_examples_run_there_unchanged(cluster, connected, tmp_path):
+    from absl import flags
+    from launchpad.examples.batching.launch import make_program as batching
     from launchpad.examples.consumer_producers.program import make_program as consumer_producers
     from launchpad.examples.hello_world.launch import make_program as hello_world
     from launchpad.examples.program_wait.launch import make_program as program_wait
 
     assert launched(hello_world(), tmp_path)["hello_printer/0"].strip() == "Hello World!!!"
     assert "Results: [0, 1]" in launched(consumer_producers(num_producers=2), tmp_path)["consumer/0"]
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["pytest"])
+    assert set(launched(batching(), tmp_path)) == {"server/0", "clients/0", "clients/1"}  # it ends only by their results
     logs = launched(program_wait(), tmp_path)  # one node asks for an end, four learn of it in their own ways
     assert sum("Clean termination of" in log for log in logs.values()) == 4, logs
     assert not left()

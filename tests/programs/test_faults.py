@@ -29,9 +29,12 @@ from tests.programs.running import (
     START_SECONDS,
     WATCHED,
     end_of,
+    ends_in_order,
+    learns_on,
     node,
     press_ctrl_c,
     refused,
+    restarts,
     rows,
     run,
     start,
@@ -103,6 +106,16 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
     assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
     assert "game.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
     assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
+
+
+@pytest.mark.soak
+def test_an_actor_whose_environment_hangs_is_replaced(faulty):
+    process, folder = faulty("hang:2000", "--liveness-seconds", 20)
+    wait_for(lambda: restarts(folder), START_SECONDS, "it is given up")
+    learns_on(folder)
+    assert {row["node"] for row in restarts(folder)} == {"actor/0"}
+    assert "game.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
+    ends_in_order(process)
 
 
 @pytest.mark.soak

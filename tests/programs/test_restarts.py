@@ -118,6 +118,21 @@ def test_a_killed_learner_or_table_brings_all_back_from_the_newest_checkpoint(ca
 
 
 @pytest.mark.soak
+def test_a_killed_evaluator_evaluates_again(catch):
+    process, folder = catch(config=["train", "apex_catch"])
+    column = lambda: [row["evaluation_mean"] for row in rows(folder) if row["evaluation_mean"]]  # noqa: E731
+    wait_for(column, START_SECONDS, "an evaluation")
+    victim, learner = node(process, "evaluator/0"), node(process, "learner/0").pid
+    victim.kill()
+    comes_back(process, victim, "evaluator/0")
+    evaluations = folder / "evaluations.csv"
+    before = evaluations.read_text().count("\n")
+    wait_for(lambda: evaluations.read_text().count("\n") > before + 1, BACK_SECONDS, "it evaluates again")
+    assert [row["node"] for row in restarts(folder)] == ["evaluator/0"] and node(process, "learner/0").pid == learner
+    ends_in_order(process)
+
+
+@pytest.mark.soak
 def test_a_learner_that_dies_before_its_first_checkpoint_begins_anew(catch):
     process, folder = catch("--checkpoint-period-seconds", 3600)
     victim = node(process, "learner/0")
