@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -433,3 +434,14 @@ def test_a_word_names_the_run(monkeypatch, capsys):
     for arguments in (["catch"], ["lab/catch"], ["--config", "configs/lab/catch.yaml"], ["--environment.name", "catch"]):
         assert cli.main(["train", *arguments, "--network.torso", "mlp"]) == 0
     assert folders == ["runs/catch", "runs/lab_catch", "runs/catch", "runs/run"]
+
+
+@pytest.mark.parametrize("script, arguments, words", [
+    ("local", ["catch", "--actor.num-actor", "3"], "actor.num_actor: unknown key"),
+    ("cluster", ["127.0.0.1:9", "catch"], "--cluster 127.0.0.1:9: [Errno 111] Connection refused"),
+])  # fmt: skip
+def test_the_scripts_of_launch_are_the_command(script, arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"launch/{script}.py", *arguments, "--run", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(f"launch/{script}.py", run_name="__main__")
+    assert end.value.code == 2 and words in capsys.readouterr().err
