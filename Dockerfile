@@ -1,7 +1,7 @@
 # docker build -t impala . && docker run --rm -it -v "$PWD/runs:/impala/runs" impala train pong
 FROM --platform=linux/amd64 python:3.10-slim
-# KubeRay asks whether Ray is well through `wget`.
-RUN apt-get update && apt-get install -y --no-install-recommends make wget && rm -rf /var/lib/apt/lists/*
+# KubeRay asks whether Ray is well through `wget`; `ray up` copies files through rsync.
+RUN apt-get update && apt-get install -y --no-install-recommends make openssh-client rsync wget && rm -rf /var/lib/apt/lists/*
 WORKDIR /impala
 # The packages first: this layer is rebuilt only when one of these changes, not with every edit of the code.
 COPY pyproject.toml constraints.txt LICENSE Makefile ./

@@ -15,8 +15,9 @@ _HEADER = """\
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
 """
 _RUNS = "/runs"
-# Of a pod that is to end, and of a job that is stopped: Ray kills that after three seconds unless it is told otherwise.
+# Ray kills a job that is stopped after 3 s, and all of a pod that is to end after 30, unless it is told otherwise.
 _GRACE_SECONDS, _STOP_SECONDS = 120, 100
+_STOPPING = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": _STOP_SECONDS}
 _RAY = "2.60.0"  # of the image, as in constraints.txt; KubeRay refuses `authOptions` without it
 
 
@@ -62,7 +63,7 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": str(job.cpus), "dashboard-host": "0.0.0.0"},
-                    "template": _pod(metadata["name"], job, gpus=job.gpus, RAY_JOB_STOP_WAIT_TIME_S=_STOP_SECONDS),
+                    "template": _pod(metadata["name"], job, gpus=job.gpus),
                 },
                 "workerGroupSpecs": [{
                     "groupName": "actors",
@@ -103,9 +104,8 @@ class _Dumper(yaml.SafeDumper):
         return True  # what occurs twice is written twice
 
 
-def _pod(name: str, job: Job, *, gpus: int, **environment) -> dict:
+def _pod(name: str, job: Job, *, gpus: int) -> dict:
     amounts = {"cpu": str(job.cpus), "memory": f"{job.memory_gb}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
-    variables = [{"name": variable, "value": str(value)} for variable, value in environment.items()]
     return {
         "metadata": {"labels": {"impala-run": name}},
         "spec": {
@@ -113,7 +113,7 @@ def _pod(name: str, job: Job, *, gpus: int, **environment) -> dict:
             "containers": [{
                 "name": "ray",
                 "image": job.image,
-                **({"env": variables} if variables else {}),
+                "env": [{"name": variable, "value": str(value)} for variable, value in _STOPPING.items()],
                 "resources": {"requests": amounts, "limits": amounts},
                 "volumeMounts": [
                     {"name": "runs", "mountPath": _RUNS},

@@ -31,7 +31,8 @@ _ASK_SECONDS, _CONNECT_SECONDS, _PROBE_SECONDS = 30.0, 5.0, 20.0
 # Each question costs Ray milliseconds on either side. So many nodes are asked in a second, or more where there are more
 # than 83 nodes: none may be left alone for so long that it counts as frozen.
 _QUESTIONS_PER_SECOND = 50
-_REFUSED_SECONDS = 60.0  # until a node is placed again whose host is not fit for it
+# Until a node is placed again whose host is not fit for it, and until that host may be tried again.
+_REFUSED_SECONDS, _AVOIDED_SECONDS = 60.0, 600.0
 _SOON_SECONDS = 60.0  # a death sooner after a start is a reason to look for another place
 _FIRST_PLACED_SECONDS = 5.0  # for nodes that few places suit, before the others take room (`Nodes._place_all`)
 _HOST_LABEL = "ray.io/node-id"  # of every host
@@ -39,6 +40,12 @@ _ADDRESS = "the address"  # a fact of a host: whether it is public
 _EXPECTED_ADDRESS = "expected a private network, or cluster.trusted_network=true behind a firewall"
 _TELLING_SECONDS = 1.0  # until calls have left, before this process ends
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
+
+
+class _Consent:
+    """What the caller of `connect` has agreed to; a process has one connection."""
+
+    may_be_public = False  # hosts' addresses
 
 
 class Needs(NamedTuple):
@@ -67,7 +74,6 @@ class Placement(NamedTuple):
     own_words: Sequence[tuple[str, str]] = ()  # (key, word of a module of the user's), the same on all hosts
     shares_folder: bool = False  # the launcher's folder is at the same path on all hosts
     ignored: Sequence[str] = ()  # facts of a host that may differ from the launcher's
-    may_be_public: bool = False  # the address of a host that joins later; of those that are there `connect` asks
     avoids_unfit: bool = False  # a host that is not fit for a node is avoided; else the launch is refused
 
 
@@ -96,6 +102,7 @@ def connect(address: str, *, is_trusted: bool) -> None:
         ]) from None  # fmt: skip
     ips = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
     public = [ip for ip in ips if _is_public(ip)]
+    _Consent.may_be_public = is_trusted
     if public and not is_trusted:
         ray.shutdown()
         raise ConfigError([
@@ -222,7 +229,7 @@ class Nodes:
     ):  # fmt: skip
         import ray
 
-        self._should_stop, self._health = should_stop, ray_health.Health(ray)
+        self._should_stop, self._health = should_stop, ray_health.Health(ray, should_stop)
         if fault := self._health.ask():
             raise NoRoom([f"--cluster: {fault}"])
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
@@ -231,7 +238,7 @@ class Nodes:
         self._launched, self._polled = time.monotonic(), 0.0
         self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
-        self._is_ending = False
+        self._is_ending = self._is_killed = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
         self._compared = placement.own_words, [folder / "token"] if placement.shares_folder else []
         self._facts = node_host.facts(*self._compared) | _network_facts(ray)
@@ -241,7 +248,7 @@ class Nodes:
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._fit: set[str] = set()  # nodes whose hosts have been compared with this one
-        self._unfit: dict[str, str] = {}  # Ray's id of a host that is avoided: why
+        self._unfit: dict[str, tuple[str, float]] = {}  # Ray's id of a host that is avoided: why, and until when
         self._due: dict[str, float] = {}
         self._incarnations: dict[str, int | None] = {}  # of each node that was started; None: its launch's
         self._new_incarnation, self._has_begun = lambda name: None, False
@@ -296,7 +303,7 @@ class Nodes:
         if group not in self._groups:
             members = [each for each in self._commands if placement.together(each) == group]
             bundles = [_bundle(placement.needs(member)) for member in members]
-            where = [self._fit_hosts()] * len(bundles) if self._unfit else None
+            where = [self._fit_hosts()] * len(bundles) if self._avoided() else None
             reserved = self._ray.util.placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=where)
             self._groups[group] = members, reserved
         members, reserved = self._groups[group]
@@ -304,7 +311,14 @@ class Nodes:
 
     def _fit_hosts(self) -> dict[str, str] | None:
         """Returns Ray's label selector for the hosts that are not known to be unfit; None: any."""
-        return {_HOST_LABEL: f"!in({','.join(self._unfit)})"} if self._unfit else None
+        avoided = self._avoided()
+        return {_HOST_LABEL: f"!in({','.join(avoided)})"} if avoided else None
+
+    def _avoided(self) -> list[str]:
+        return [host for host, (_, until) in self._unfit.items() if time.monotonic() < until]
+
+    def _avoid(self, host: str, words: str) -> None:
+        self._unfit[host] = words, time.monotonic() + _AVOIDED_SECONDS
 
     def _begin(self) -> None:
         """Waits until the required nodes have a place, compares their hosts with this one, and starts them."""
@@ -347,10 +361,13 @@ class Nodes:
             except ConfigError as error:
                 if not self._placement.avoids_unfit or self._placement.at_launcher(name):
                     raise
-                self._unfit[self._hosted[name].place[2]] = error.lines[0]
+                self._avoid(self._hosted[name].place[2], error.lines[0])
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
-        unfit = [name for name in movable if name in standing and self._hosted[name].place[2] in self._unfit]
-        unfit += [name for name in movable if self._placement.avoids_unfit and self._avoid_host_without(name)]
+        failed = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].cannot_be_at]
+        for name in failed:
+            self._avoid_where_it_failed(name)
+        avoided = self._avoided()
+        unfit = [*failed, *(name for name in movable if name in standing and self._hosted[name].place[2] in avoided)]
         groups = {self._placement.together(name) for name in unfit} - {None}
         moving = {*unfit, *(name for name in movable if self._placement.together(name) in groups)}
         self._dismiss([self._hosted[name] for name in moving])
@@ -361,16 +378,14 @@ class Nodes:
         self._fit -= moving
         return standing - moving
 
-    def _avoid_host_without(self, name: str) -> bool:
-        """Avoids the host that could not make a node, unless others could be made there; returns whether it does."""
+    def _avoid_where_it_failed(self, name: str) -> None:
+        """Avoids the host that could not make a node, unless others could be made there."""
         hosted, mine = self._hosted[name], self._ray.get_runtime_context().get_node_id()
-        if not hosted.cannot_be_at:
-            return False
         used = {each.place[2] for each in self._hosted.values() if each.place and not each.is_over} | {mine}
         found = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in used]
-        hosts = [node["NodeID"] for node in found if node["NodeManagerAddress"] == hosted.cannot_be_at]
-        self._unfit |= dict.fromkeys(hosts, f"{name} {hosted.status.node.facts['last_words']}")
-        return bool(hosts)
+        for node in found:
+            if node["NodeManagerAddress"] == hosted.cannot_be_at:
+                self._avoid(node["NodeID"], f"{name} {hosted.status.node.facts['last_words']}")
 
     def _refuse_hosts(self) -> None:
         """Raises ConfigError if a host cannot make nodes at all."""
@@ -403,7 +418,7 @@ class Nodes:
         words = f"on {hosted.cannot_be_at}: {str(error).strip().splitlines()[-1][:200]}"  # the error's own line
         self._lose(name, EXIT_TRY_AGAIN, words, says=[f"{name} {words}"])
         if self._has_begun:
-            self._avoid_host_without(name)
+            self._avoid_where_it_failed(name)
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
 
     def _compare(self, name: str, ignored: Sequence[str] = ()) -> None:
@@ -411,7 +426,7 @@ class Nodes:
         host, theirs, _ = self._hosted[name].place
         found = node_host.differences(self._facts, theirs, [*self._placement.ignored, *ignored, _ADDRESS])
         lines = [f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]]
-        if theirs.get(_ADDRESS) == "public" and not self._placement.may_be_public:
+        if theirs.get(_ADDRESS) == "public" and not _Consent.may_be_public:
             lines.insert(0, f"{name} on {host}: its address is public; {_EXPECTED_ADDRESS}")
         if lines:
             raise ConfigError(lines)
@@ -455,7 +470,7 @@ class Nodes:
             for what, wanted, num_free in wanted_and_free(names) if wanted
         ]  # fmt: skip
         said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]
-        said += self._unfit.values()
+        said += [words for words, _ in self._unfit.values()]
         return (
             f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "
             f"{self._placement.wait_seconds:g} s: they need {' and '.join(lacks) or 'a host'}"
@@ -475,7 +490,7 @@ class Nodes:
         )
         least = min(len(self._hosted) / _QUESTIONS_PER_SECOND, beats.FROZEN_SECONDS / 3)
         period = max(_CALM_SECONDS if is_calm else _POLL_SECONDS, least)
-        if self._health.fault or time.monotonic() - self._polled < period:
+        if self._is_killed or self._health.fault or time.monotonic() - self._polled < period:
             return
         self._polled = time.monotonic()
         self._ask_ray()
@@ -508,7 +523,7 @@ class Nodes:
         try:
             self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
         except ConfigError as error:
-            self._unfit[self._hosted[name].place[2]] = error.lines[0]
+            self._avoid(self._hosted[name].place[2], error.lines[0])
             self._lose(name, EXIT_TRY_AGAIN, error.lines[0], says=[error.lines[0]])
             self.start_again(name, _REFUSED_SECONDS)  # no death: it waits for another host
         else:
@@ -563,7 +578,7 @@ class Nodes:
 
     def words(self) -> list[str]:
         """Returns lines that say where the nodes stand, and what is open to strangers."""
-        lines = [self.places(), *(f"{line}: that host is not used" for line in self._unfit.values())]
+        lines = [self.places(), *(f"{line}: that host is not used" for line, _ in self._unfit.values())]
         if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
             lines.append("Ray asks for no token: whoever reaches its ports runs code on its hosts (docs/security.md)")
         return lines
@@ -673,6 +688,7 @@ class Nodes:
             if not self._hosted[name].is_over:
                 self._hosted[name].exit_status = -signal.SIGKILL
             return
+        self._is_killed = True  # nobody is asked any more
         self._dismiss(list(self._hosted.values()))
         while self._groups and not self._health.fault:
             self._ray.util.remove_placement_group(self._groups.popitem()[1][1])

@@ -38,7 +38,7 @@ def placement(config: Config) -> ray_cluster.Placement:
         needs=needs, at_launcher=at_launcher, together=together, spread=cluster.spread_actors,
         num_awaited=_num_awaited(config), wait_seconds=cluster.wait_seconds,
         ports=(cluster.first_port, cluster.last_port), own_words=config.own_words,
-        shares_folder=cluster.shared_folder, may_be_public=cluster.trusted_network,
+        shares_folder=cluster.shared_folder,
     )  # fmt: skip
 
 

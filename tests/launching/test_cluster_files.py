@@ -132,6 +132,7 @@ def test_the_manifest_is_as_published(job):
     (["spec", "rayClusterSpec", "authOptions", "mode"], "tokn", "authOptions.mode: 'tokn' is not one of"),
     (["spec", "rayClusterSpec", "headGroupSpec"], {}, "headGroupSpec: 'template' is a required property"),
     (["spec", "rayClusterSpec", "rayVersion"], "latest", "rayVersion: 'latest' does not match"),
+    (["spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "labels"], "a=b", "'labels' should not be valid under"),
     (["spec", "shutdownAfterJobFinishes"], False, "shutdownAfterJobFinishes: True was expected"),
     (["spec", "backoffLimit"], 2**31, "2147483648 is greater than the maximum"),
     (["spec", "rayClusterSpec", "workerGroupSpecs", 0, "template", "spec", "containers"], [], "containers: [] should be non-empty"),
@@ -143,6 +144,12 @@ def test_a_manifest_that_is_not_as_published_is_found(path, value, words):
     *above, last = path
     functools.reduce(operator.getitem, above, job)[last] = value
     assert words in faults(job)[0]
+
+
+def test_a_token_without_rays_version_is_found():
+    job = documents("pong")["RayJob"]
+    del job["spec"]["rayClusterSpec"]["rayVersion"]
+    assert faults(job) == ["$.spec.rayClusterSpec: 'rayVersion' is a dependency of 'authOptions'"]
 
 
 def test_an_autoscaler_adds_pods_up_to_the_most_nodes(capsys):
@@ -167,13 +174,13 @@ def test_the_manifest_asks_for_what_was_said():
     )
     cluster = spec["rayClusterSpec"]
     assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
-    assert cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"] == [
-        {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": "100"}
-    ]
     assert cluster["authOptions"] == {"mode": "token"} and spec["shutdownAfterJobFinishes"] is True
     (worker,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
     assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (3, 3, 3)
     (of_head,), (of_worker,) = (group["template"]["spec"]["containers"] for group in (head, worker))
+    stopping = ["RAY_JOB_STOP_WAIT_TIME_S", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
+    assert of_head["env"] == of_worker["env"] == [{"name": name, "value": "100"} for name in stopping]
+    assert head["template"]["spec"]["terminationGracePeriodSeconds"] > 100
     assert of_head["resources"]["limits"] == {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}
     assert of_worker["resources"]["limits"] == {"cpu": "8", "memory": "16Gi"}
     assert {mount["mountPath"] for mount in of_head["volumeMounts"]} == {"/runs", "/dev/shm"}

@@ -93,11 +93,11 @@ class FakeRay:
         self.gone: Exception | None = None  # what a question to a node's host raises
         self.is_deaf = False  # whether a start is lost on its way
         self.signals: list[tuple[int, ...]] = []
-        self.head = "127.0.0.1:1"  # where nobody listens
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
-        self.raylet = socket.create_server(("127.0.0.1", 0))
-        here = dict(NodeID="1", Alive=True, NodeManagerAddress="127.0.0.1", NodeManagerPort=self.raylet.getsockname()[1])
+        self.listening = [socket.create_server(("127.0.0.1", 0)) for _ in ("head", "raylet")]
+        self.head, self.raylet = (f"127.0.0.1:{each.getsockname()[1]}" for each in self.listening)
+        here = dict(NodeID="1", Alive=True, NodeManagerAddress="127.0.0.1", NodeManagerPort=self.raylet.partition(":")[2])
         self.nodes = lambda: [here, dict(NodeID="7", Alive=True, NodeManagerAddress=self.ip)]
         self.available_resources, self.is_initialized = lambda: free, lambda: True
 
@@ -153,9 +153,11 @@ class FakeRay:
 @pytest.fixture
 def launched(monkeypatch, tmp_path):
     """Places one actor by a Ray that is made up; returns both."""
+    made = []
 
     def launch(described, free=(), **placement):
         fake = FakeRay(described, dict(free))
+        made.append(fake)
         monkeypatch.setitem(sys.modules, "ray", fake)
         (tmp_path / "logs/scratch").mkdir(parents=True)
         (tmp_path / "job.pkl").write_bytes(b"")
@@ -164,7 +166,9 @@ def launched(monkeypatch, tmp_path):
         kinds = roles.Roles([roles.ACTOR])
         return fake, ray_cluster.Nodes(starts, kinds, tmp_path, placed, "a token", should_stop=lambda: False)
 
-    return launch
+    yield launch
+    for listening in (each for fake in made for each in fake.listening):
+        listening.close()
 
 
 def look(nodes):
@@ -252,10 +256,10 @@ def test_memory_that_is_missing_is_said(launched):
     assert "1 CPUs, of which 64 are free and 500 GB of memory, of which 47.2 are free; expected a larger" in line, line
 
 
-def unfit():
+def unfit(words=CANNOT_BE):
     from ray import exceptions
 
-    return exceptions.RayActorError(error_msg=CANNOT_BE, actor_init_failed=True)
+    return exceptions.RayActorError(error_msg=words, actor_init_failed=True)
 
 
 def test_a_host_that_cannot_make_a_node_is_refused_with_its_own_words(launched):
@@ -325,7 +329,7 @@ def test_a_host_that_is_refused_late_is_avoided(launched, monkeypatch):
         assert fake.options[-1]["label_selector"] == {"ray.io/node-id": f"!in({','.join(avoided)})"}
 
 
-def test_a_host_is_not_avoided_where_another_node_could_be_made(launched):
+def test_a_host_is_avoided_for_a_while_unless_another_node_could_be_made_there(launched, monkeypatch):
     """One failed for another reason, a full disk perhaps."""
     fake, nodes = launched(HERE, avoids_unfit=True)
     nodes._hosted["actor/1"] = ray_cluster._Hosted(None, None)
@@ -334,7 +338,17 @@ def test_a_host_is_not_avoided_where_another_node_could_be_made(launched):
     assert nodes._hosted["actor/1"].is_over and not nodes._unfit
     nodes._hosted["actor/0"].place = HERE
     nodes._lose_unplaced("actor/1", unfit())
-    assert list(nodes._unfit) == ["7"]
+    assert nodes._avoided() == ["7"]
+    later = time.monotonic() + 601.0
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: later)
+    assert nodes._avoided() == [] and nodes._fit_hosts() is None, "it may have been mended"
+
+
+def test_a_node_that_could_not_be_made_is_placed_again_also_where_its_host_is_not_avoided(launched):
+    """It may be the launcher's own, or one of other nodes."""
+    elsewhere = CANNOT_BE.replace("10.0.0.7", "10.0.0.8")
+    fake, nodes = launched([unfit(elsewhere), HERE], avoids_unfit=True)
+    assert nodes.left() == ["actor/0"] and fake.num_placed == 2 and not nodes._unfit
 
 
 def test_so_is_a_host_that_cannot_even_make_a_node(launched):
@@ -346,9 +360,10 @@ def test_so_is_a_host_that_cannot_even_make_a_node(launched):
 
 
 @pytest.mark.parametrize("may_be_public", [True, False])
-def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched, may_be_public):
+def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched, monkeypatch, may_be_public):
+    monkeypatch.setattr(ray_cluster._Consent, "may_be_public", may_be_public)
     public = ("there", HERE[1] | {"the address": "public"}, "2")
-    fake, nodes = launched(None, num_awaited=0, may_be_public=may_be_public)
+    fake, nodes = launched(None, num_awaited=0)
     nodes._hosted["actor/0"].described.value = public
     look(nodes)
     assert len(fake.jobs) == may_be_public
@@ -356,12 +371,6 @@ def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched
         "actor/0 on there: its address is public; expected a private network, or cluster.trusted_network=true "
         "behind a firewall"
     ]
-
-
-@pytest.mark.parametrize("is_trusted", [True, False])
-def test_consent_is_given_by_the_configuration(is_trusted):
-    settings = config.load("configs/catch.yaml", {"cluster.trusted_network": is_trusted})
-    assert placing.placement(settings).may_be_public == placing.placement_again(settings).may_be_public == is_trusted
 
 
 def test_where_every_host_is_unfit_the_run_can_be_resumed_later(launched):
@@ -392,7 +401,7 @@ def test_a_head_that_is_gone_ends_the_run_whether_or_not_nodes_still_answer(laun
     health = nodes._health
     listening, gone = stranger
     fake.is_silent = is_silent
-    for where in [gone, *4 * ["127.0.0.1:1"], gone, *4 * ["127.0.0.1:1"]]:  # it is back in time
+    for where in [*4 * ["127.0.0.1:1"], gone, *4 * ["127.0.0.1:1"]]:  # it is back in time
         health._head, nodes._polled = where, 0.0
         assert nodes.left() == ["actor/0"]
     listening.close()
@@ -409,7 +418,7 @@ def test_without_this_hosts_raylet_the_run_ends_before_ray_is_given_anything(lau
     """Ray would end the process then, without a word."""
     monkeypatch.setattr(ray_cluster, "_TELLING_SECONDS", 0.0)
     fake, nodes = launched(HERE)
-    fake.raylet.close()
+    fake.listening[1].close()
     nodes._polled = 0.0
     with pytest.raises(ending.Unreachable, match="Ray's raylet of this host has ended"):
         nodes.left()
@@ -417,10 +426,15 @@ def test_without_this_hosts_raylet_the_run_ends_before_ray_is_given_anything(lau
     with pytest.raises(ray_cluster.NoRoom, match="Ray's raylet of this host has ended") as refusal:
         ray_cluster.Nodes([], roles.Roles([roles.ACTOR]), nodes._logs.parent, ray_cluster.Placement(), "", lambda: False)
     assert refusal.value.status == 75
+    other = ray_cluster.Nodes.__new__(ray_cluster.Nodes)
+    other.__dict__ = nodes.__dict__ | {"_health": types.SimpleNamespace(fault="", ask=lambda: "gone"), "_polled": 0.0}
+    other.kill()
+    assert other.left() == [], "of an earlier launch nobody is asked"
 
 
 def test_without_ray_nobody_waits_for_room(launched, monkeypatch):
-    monkeypatch.setattr(ray_health.Health, "ask", iter(["", "", "Ray is gone"]).__next__)
+    said = iter(["", "", "Ray is gone"])
+    monkeypatch.setattr(ray_health.Health, "ask", lambda self: next(said))
     with pytest.raises(ray_cluster.NoRoom, match="--cluster: Ray is gone") as refusal:
         launched(None)
     assert refusal.value.status == 75

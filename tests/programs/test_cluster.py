@@ -385,7 +385,7 @@ def test_two_learners_on_two_hosts_are_one_and_come_back_together(monkeypatch, t
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
 @pytest.mark.parametrize("dies, is_far", [("gcs_server", False), ("gcs_server", True), ("raylet", True)])
 def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can_be_resumed(tmp_path, dies, is_far):
-    """A head on another host takes an actor with it; learner, table and the other actor, here, answer on and save."""
+    """Of a head on another host, an actor alone ends with it; the others answer on, and what they learned is saved."""
     here, there, folder = "10.213.9.1", "10.213.9.2", tmp_path / "run"
     with contextlib.ExitStack() as ends:
         namespace, _ = ends.enter_context(cable(here, there))
@@ -420,6 +420,22 @@ def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can
         assert checkpoints.read_state(folder / "checkpoints")["updates"] > saved, "the learner was told to end"
     done = run(*CATCH, "--run", folder, *TWO_ACTORS)
     assert done.returncode == 0 and "resum" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.soak
+def test_when_ray_ends_while_the_command_waits_for_room_it_says_so_and_ends_with_75(tmp_path):
+    address = f"127.0.0.1:{ports.Holder().take()}"
+    at_head = ("--node-ip-address", "127.0.0.1", "--port", address.rpartition(":")[2], "--num-cpus", 1)
+    with ray_host("--head", *at_head, "--include-dashboard", "false") as host:
+        wait_for(lambda: reachable(address), 60, "the head listens")
+        process = start(*CATCH, "--cluster", address, "--run", tmp_path / "run", "--cluster.wait-seconds", 300)
+        time.sleep(25)
+        (raylet,) = [each for each in psutil.Process(host.pid).children(recursive=True) if each.name() == "raylet"]
+        raylet.kill()
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 75 and errors == "--cluster: Ray's raylet of this host has ended\n", errors
+        assert time.monotonic() - began < 20
 
 
 @pytest.mark.soak
@@ -583,25 +599,23 @@ run; run --cluster.trusted-network true
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("nft"), reason="needs root and nftables")
+@pytest.mark.skipif(os.getuid() != 0 or not (shutil.which("nft") and shutil.which("ip")), reason="needs root and nftables")
 def test_the_firewall_of_the_page_lets_the_hosts_in_and_nobody_else():
     page = (ROOT / "docs/security.md").read_text()
     rules = page[page.index("table inet impala"):].partition("```")[0]
-    with cable("10.0.0.6", "10.0.0.5") as (namespace, _):
+    with contextlib.ExitStack() as ends:
+        namespace, _ = ends.enter_context(cable("10.0.0.6", "10.0.0.5"))
         inside = ["ip", "netns", "exec", namespace]
         server = [*inside, sys.executable, "-m", "http.server", "20001"]
-        with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            wait_for(lambda: reachable("10.0.0.5:20001"), 20, "without a firewall anybody gets in")
-            subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
-            assert not reachable("10.0.0.5:20001"), "a stranger"
-            subprocess.run(["ip", "address", "add", "10.0.0.2/32", "dev", "lo"], check=True)
-            try:
-                subprocess.run(["ip", "-n", namespace, "route", "add", "10.0.0.2", "via", "10.0.0.6"], check=True)
-                with socket.create_connection(("10.0.0.5", 20001), 5.0, source_address=("10.0.0.2", 0)):
-                    pass
-            finally:
-                subprocess.run(["ip", "address", "delete", "10.0.0.2/32", "dev", "lo"], check=True)
-                process.kill()
+        process = ends.enter_context(subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        ends.callback(process.kill)
+        wait_for(lambda: reachable("10.0.0.5:20001"), 20, "without a firewall anybody gets in")
+        subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
+        assert not reachable("10.0.0.5:20001"), "a stranger"
+        subprocess.run(["ip", "address", "add", "10.0.0.2/32", "dev", "lo"], check=True)
+        ends.callback(subprocess.run, ["ip", "address", "delete", "10.0.0.2/32", "dev", "lo"], check=True)
+        subprocess.run(["ip", "-n", namespace, "route", "add", "10.0.0.2", "via", "10.0.0.6"], check=True)
+        socket.create_connection(("10.0.0.5", 20001), 5.0, source_address=("10.0.0.2", 0)).close()
 
 
 def test_hosts_that_differ_are_compared_by_name():
