@@ -5,7 +5,8 @@ Runs Catch and Pong on this machine and on a Ray cluster of one host, and Catch 
 Measured in seconds, from outside, by the run's metrics.csv, which grows every half second:
 
   first update    from the command to the first row with an update
-  actor           from SIGKILL of the only actor to more frames than what it had left behind: 20 batches
+  actor acts      from SIGKILL of the only actor to the first two batches that were trained on after its return
+  actor           the same to 20 batches, more than it can have left behind
   learner         from SIGKILL of the first learner to more frames than there ever were
 
 Writes table.csv, a row for each run. On an otherwise idle machine.
@@ -35,9 +36,10 @@ PATIENCE = 300.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="of the configurations, this one")
     options, table = parser.parse_args(), []
     for number in range(options.rounds):
-        for word, on_cluster, num_learners in CASES:
+        for word, on_cluster, num_learners in [case for case in CASES if options.only in (None, case[0])]:
             with tempfile.TemporaryDirectory() as folder, place(on_cluster) as where:
                 seconds = measured(word, Path(folder) / "run", (*where, "--num-learners", str(num_learners)))
             case = dict(configuration=word, learners=num_learners, where="cluster" if on_cluster else "local")
@@ -79,9 +81,9 @@ def measured(word: str, folder: Path, arguments: tuple[str, ...]) -> dict[str, f
         until(process, lambda: last(folder, "updates") > 0)
         seconds = {"first_update": time.monotonic() - began}
         rate = steady(process, folder)
-        seconds["actor"] = missed(process, folder, "actor/0", by=20 * rate)
+        seconds["actor_acts"], seconds["actor"] = missed(process, folder, "actor/0", 2 * rate, 20 * rate)
         until(process, lambda: checkpoints.read_state(folder / "checkpoints"))
-        seconds["learner"] = missed(process, folder, "learner/0", by=1)
+        (seconds["learner"],) = missed(process, folder, "learner/0", 1)
     finally:
         process.terminate()
         process.wait(60)
@@ -95,14 +97,17 @@ def steady(process, folder: Path) -> float:
     return last(folder, "frames") / last(folder, "updates")
 
 
-def missed(process, folder: Path, name: str, by: float) -> float:
-    """Kills a node; returns the seconds until the run has `by` more frames than it ever had."""
+def missed(process, folder: Path, name: str, *more: float) -> list[float]:
+    """Kills a node; returns the seconds until the run has so many more frames than it ever had."""
     node(name).kill()
     began = time.monotonic()
     until(process, lambda: any(row["node"] == name for row in logs.read_csv(folder / "restarts.csv")))
     top = max(last(folder, "frames"), *(int(row["frames"]) for row in logs.read_csv(folder / "restarts.csv")))
-    until(process, lambda: last(folder, "frames") >= top + by)
-    return time.monotonic() - began
+    seconds = []
+    for by in more:
+        until(process, lambda by=by: last(folder, "frames") >= top + by)
+        seconds.append(time.monotonic() - began)
+    return seconds
 
 
 def node(name: str) -> psutil.Process:
