@@ -27,9 +27,16 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
 
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
     """Makes the configured network, the same for the same seed; see `agents.actor_critic`."""
-    from impala.networks import running
+    from impala.networks import running, separate
 
-    network = actor_critic.make_network(config, spec, on_cpu=on_cpu)
+    if config.agent.separate_networks:
+        network = separate.make(
+            spec, torso=config.network.torso, hidden_sizes=config.network.hidden_sizes,
+            normalisation=config.network.normalisation, bfloat16=config.network.bfloat16 and not on_cpu,
+            seed=config.seed,
+        )  # fmt: skip
+    else:
+        network = actor_critic.make_network(config, spec, on_cpu=on_cpu)
     return running.Normalised(network, spec.observation.shape) if config.agent.normalise_observations else network
 
 

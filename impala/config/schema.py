@@ -416,6 +416,8 @@ class Config(Model):
                 )
             if not agent.num_epochs:
                 raise ValueError("agent.num_epochs=0; expected 1 or more")
+            if agent.separate_networks and has_core:
+                raise ValueError("agent.separate_networks=True: not with a network.core; expected false")
 
     def _check_central_inference(self) -> None:
         """Refuses what central inference, in one process or one for each learner, cannot do."""

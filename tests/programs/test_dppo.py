@@ -296,6 +296,7 @@ def test_a_late_worker_is_not_waited_for(tmp_path):
     ({"agent.num_minibatches": 7}, "agent.num_minibatches=7 does not divide a worker's 640 transitions of an iteration; expected a divisor"),
     ({"network.core": "lstm", "agent.num_minibatches": 64}, "agent.num_minibatches=64 does not divide a worker's 32 unrolls of an iteration; expected a divisor"),
     ({"agent.num_epochs": 0}, "agent.num_epochs=0; expected 1 or more"),
+    ({"network.core": "lstm", "agent.separate_networks": True}, "agent.separate_networks=True: not with a network.core"),
     ({"loss.correction": "vtrace"}, "loss.correction=vtrace: not with agent.name=ppo; expected clip, penalty"),
     ({"loss.clip_rho": 2.0}, "loss.clip_rho=2.0: not with agent.name=ppo; expected no such key"),
     ({"server.max_staleness": 3}, "server.max_staleness=3: with server.barrier none is stale; expected null"),
