@@ -5,7 +5,7 @@ Runs Catch and Pong on this machine and on a Ray cluster of one host, and Catch 
 Measured in seconds, from outside, by the run's metrics.csv, which grows every half second:
 
   first update    from the command to the first row with an update
-  actor acts      from SIGKILL of the only actor to the first two batches that were trained on after its return
+  actor_acts      from SIGKILL of the only actor to two batches more; now and then these are ones that it left behind
   actor           the same to 20 batches, more than it can have left behind
   learner         from SIGKILL of the first learner to more frames than there ever were
 

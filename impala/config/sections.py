@@ -277,7 +277,7 @@ class PpoConfig(Model):
     kl_hinge: NonNegative = 0.0  # ξ, of max(0, KL − 2 kl_target)²; Heess et al. (2017) have 1000
     normalise_observations: bool = False  # by running mean and deviation, of vectors
     scale_rewards: bool = False  # by the running deviation of discounted returns
-    separate_networks: bool = False  # policy and value share nothing, deviations are no outputs: networks/separate.py
+    separate_networks: bool = False  # policy and value share no weights: networks/separate.py
 
 
 class OwnAgentConfig(pydantic.BaseModel):

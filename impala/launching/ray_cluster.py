@@ -230,8 +230,7 @@ class Nodes:
         import ray
 
         self._should_stop, self._health = should_stop, ray_health.Health(ray, should_stop)
-        if fault := self._health.ask():
-            raise NoRoom([f"--cluster: {fault}"])
+        self._require_ray()
         self._ray, self.roles, self._logs, self._placement = ray, roles, folder / "logs", placement
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
@@ -334,8 +333,7 @@ class Nodes:
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
-            if fault := self._health.ask():
-                raise NoRoom([f"--cluster: {fault}"])
+            self._require_ray()
             time.sleep(0.1)
         servers = [name for name in standing if self._commands[name].ports]
         try:
@@ -347,6 +345,10 @@ class Nodes:
             if name in standing:
                 self._start(name)
         self._has_begun = True
+
+    def _require_ray(self) -> None:
+        if fault := self._health.ask():
+            raise NoRoom([f"--cluster: {fault}; expected a running Ray cluster: start it, and give the command again"])
 
     def _fitting(self, standing: set[str]) -> set[str]:
         """Compares the hosts of nodes with this one, and places again those whose host is unfit; returns the rest.
@@ -379,7 +381,7 @@ class Nodes:
         return standing - moving
 
     def _avoid_where_it_failed(self, name: str) -> None:
-        """Avoids the host that could not make a node, unless others could be made there."""
+        """Avoids the host that could not make a node, unless another node stands there, or it is this one."""
         hosted, mine = self._hosted[name], self._ray.get_runtime_context().get_node_id()
         used = {each.place[2] for each in self._hosted.values() if each.place and not each.is_over} | {mine}
         found = [node for node in self._ray.nodes() if node["Alive"] and node["NodeID"] not in used]

@@ -5,7 +5,8 @@ import tensorflow as tf
 from impala import distributions
 from impala.networks import torsos
 from impala.networks.actor_critic import Outputs
-from impala.networks.features import Features, Torso
+from impala.networks.cores import features_of
+from impala.networks.features import Torso
 from impala.types import Actions, Continuous, EnvironmentSpec
 
 _VALUE_SEED = 500_000  # added to the seed of the value's torso
@@ -14,7 +15,7 @@ _VALUE_SEED = 500_000  # added to the seed of the value's torso
 class Separate(tf.Module):
     """A policy and a value, each with a torso of its own; called like an `actor_critic.ActorCritic` without a core.
 
-    The deviations of continuous actions are parameters of their own, the same in every state, rather than outputs.
+    The deviations of continuous actions do not depend on the observation: they are parameters of their own.
     """
 
     core_state_shape = None
@@ -34,14 +35,12 @@ class Separate(tf.Module):
     def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Outputs:
         """Applies both at n times to B environments; see `ActorCritic`."""
         n = is_first.shape[0] if is_first.shape[0] is not None else tf.shape(is_first)[0]
-        features, hidden = self._policy_torso(observation, is_first), ()
-        if isinstance(features, Features):
-            features, hidden = features
+        features, _, hidden = features_of(self._policy_torso, None, observation, is_first, None, None, ())
         parameters = self._policy(features)
         if self._deviation is not None:
             parameters = tf.concat([parameters, tf.zeros_like(parameters) + self._deviation], axis=-1)
-        features = self._value_torso(observation, is_first)
-        value = self._value(features[0] if isinstance(features, Features) else features)
+        features, _, _ = features_of(self._value_torso, None, observation, is_first, None, None, ())
+        value = self._value(features)
         return Outputs(
             tf.reshape(parameters, [n, -1, self._num_parameters]), tf.reshape(value, [n, -1]), hidden=hidden
         )  # fmt: skip
