@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala.learning import weights
 from impala.timing import TimeAccount
 from impala.traces import Traced
 
@@ -158,7 +159,7 @@ class ParameterServer:
     def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
         """Returns version, frames, copies of the parameters, and the statistics."""
         with self._changed:
-            return self.version, self.frames, [variable.numpy() for variable in self._variables], self.statistics
+            return self.version, self.frames, weights.copies_of(self._variables), self.statistics
 
     def target(self) -> tuple[int, list[np.ndarray]]:
         """Returns the number of θ⁻ and its parameters."""
@@ -287,7 +288,7 @@ class ParameterServer:
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
-            self._target = [variable.numpy() for variable in self._variables]
+            self._target = weights.copies_of(self._variables)
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames
