@@ -1,4 +1,4 @@
-"""Writes to a run's queue what no actor writes: `python -m tests.faults.hostile_writer HOST:PORT`, kinds on stdin."""
+"""Writes to a run's queue what no actor writes: `python -m tests.faults.hostile_writer`, on stdin HOST:PORT, then kinds."""
 
 import sys
 
@@ -11,7 +11,7 @@ from impala.replay import tables
 from impala.types import Origin, chunk_spec, zeros
 
 
-def main(address: str) -> None:
+def main() -> None:
     config = config_lib.load("configs/catch.yaml")
     spec = environments.make("catch", num_environments=1).spec
     sound = zeros(chunk_spec(spec, config.learner.unroll_length))
@@ -32,7 +32,7 @@ def main(address: str) -> None:
         "missing": sound,
         "unknown": sound,
     }
-    client = reverb.Client(address)
+    client = reverb.Client(sys.stdin.readline().strip())
     for kind in map(str.strip, sys.stdin):
         fields = {name: value for name, value in hostile[kind]._asdict().items() if not isinstance(value, tuple)}
         try:
@@ -47,4 +47,4 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
