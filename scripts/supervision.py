@@ -1,11 +1,12 @@
 #!/usr/bin/env python
 """What watching over a run costs: scripts/supervision.py → docs/results/supervision.
 
-Pong on this machine, locally and on a Ray cluster of one host, in turn. Counted over two minutes, after a start of
-half a minute: the processor time of whatever is not a node (the launcher with its dashboard, the fork server; Ray's
-raylet, its server of the cluster's state, its worker for each node and all else that it starts), as a share of all
-cores, and the run's frames per second. A node's own signs of life, one datagram a second, count as the node's. Before
-the run, for half a minute: what Ray takes with as many actors that do nothing, and a driver that waits.
+Pong on this machine, in turn locally, locally while a Ray cluster of one host does nothing, and on that cluster. The
+last two differ by what supervision costs there: Ray takes its own share of the cores in both. Counted over two minutes,
+after a start of half a minute: the processor time of whatever is not a node (the launcher with its dashboard, the fork
+server; Ray's raylet, its server of the cluster's state, its worker for each node and all else that it starts), as a
+share of all cores, and the run's frames per second. A node's own signs of life, one datagram a second, count as the
+node's. Before the run, for half a minute: what Ray takes with as many actors that do nothing, and a driver that waits.
 
 Writes table.csv, a row for each run, and processes.csv, each kind of process. On an otherwise idle machine.
 """
@@ -37,12 +38,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     options, table, kinds = parser.parse_args(), [], []
     for number in range(options.rounds):
-        for on_cluster in (False, True):
-            with tempfile.TemporaryDirectory() as folder, place(on_cluster) as where:
+        for arm in ("local", "beside_ray", "cluster"):
+            with contextlib.ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                where = stack.enter_context(place(arm != "local"))
                 with idle_actors(where):
                     idle = during(START_SECONDS)
-                rate, run = measured(Path(folder) / "run", where, options.seconds)
-            key = dict(round=number, where="cluster" if on_cluster else "local")
+                    if arm == "beside_ray":
+                        rate, run = measured(folder / "run", (), options.seconds)
+                if arm != "beside_ray":
+                    rate, run = measured(folder / "run", where, options.seconds)
+            key = dict(round=number, where=arm)
             kinds += [key | dict(kind=kind) | percents(run[kind], idle[kind]) for kind in run | idle]
             table.append(key | percents(sum(run.values()), sum(idle.values())) | dict(frames_per_second=rate))
             print(table[-1], flush=True)
