@@ -9,6 +9,9 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
+# Of the tests. Some of them time real processes, so that there is one more than cores, not several.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+
 venv: $(STAMP)  ## build .venv/ (PYTHON=... names the interpreter; else a CPython 3.10 is searched for)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -24,7 +27,7 @@ train: venv  ## train on Pong; resumes the run when there is one
 	.venv/bin/impala train pong $(ARGS)
 
 test: venv  ## the tests, without the soak tests
-	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: venv  ## the tests that take minutes to hours
 	.venv/bin/python -m pytest -m soak --timeout=7200 $(ARGS)

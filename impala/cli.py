@@ -506,6 +506,7 @@ def _refuse_too_few_cpus(config: config_lib.Config, nodes: int, cpus: int) -> No
     """Raises ConfigError if `nodes` hosts of `cpus` CPUs can never hold what must stand before a run begins."""
     needs, num_actors = config.cluster, config.cluster.min_actors or config.actor.num_actors
     needed = num_actors * needs.actor_cpus + config.learner.num_learners * needs.learner_cpus
+    needed += config.actor.num_relays * needs.relay_cpus
     if needed > nodes * cpus:
         raise config_lib.ConfigError([
             f"--nodes {nodes} --cpus {cpus}: have {nodes * cpus} CPUs, and {num_actors} actors and learners alone "

@@ -23,7 +23,7 @@ from impala.acting.windows import WindowWriter
 from impala.agents import shared
 from impala.config import Config
 from impala.learning import server
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.nodes import checking, parts, workers, working
 from impala.programs import placements
 from impala.replay import datasets

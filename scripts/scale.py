@@ -6,7 +6,8 @@ and fetch weights of Pong's size before each, or with --chunks-per-fetch 32 as o
 One learner's feeder makes batches of what comes, on the same cores, and does nothing with them. The server is the
 process of table, weights and feeder. An actor is a thread with clients of its own, several to a process, since a
 process for each would need 400 MB: what is measured is the table, the wire and the server of weights, not environments.
-Writes docs/results/scale/actors_1.csv, or _32.
+With --relays N actors fetch from N relays, processes of their own. Writes docs/results/scale/actors_1.csv, or _32, or
+actors_1_relays_2.csv.
 
 `cluster`: N stand-ins for nodes, processes that do nothing, on two Ray hosts of this machine; the seconds until all
 run, until the loss of a host is noticed and all that stood there run again elsewhere, and until all are gone. Writes
@@ -41,6 +42,7 @@ def main():
     parser.add_argument("--counts", default="", help="how many, with commas; 1,8,32,100,200,400 or 10,50,100,200 or 2")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement of actors")
     parser.add_argument("--chunks-per-fetch", type=int, default=1, help="of an actor's weights")
+    parser.add_argument("--relays", type=int, default=0, help="between the server of weights and the actors")
     options = parser.parse_args()
     measure, default = {
         "actors": (actors, "1,8,32,100,200,400"), "cluster": (cluster, "10,50,100,200"), "hosts": (hosts, "2"),
@@ -48,7 +50,7 @@ def main():
     rows = []
     for count in (options.counts or default).split(","):
         answer, telling = SPAWN.Pipe(duplex=False)
-        more = (options.seconds, options.chunks_per_fetch) if measure is actors else ()
+        more = (options.seconds, options.chunks_per_fetch, options.relays) if measure is actors else ()
         process = SPAWN.Process(target=_tell, args=(telling, measure, int(count), *more))
         process.start()  # one for each: neither Reverb's server nor Ray's is ever quite gone from a process
         telling.close()
@@ -58,6 +60,7 @@ def main():
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     name = f"actors_{options.chunks_per_fetch}" if measure is actors else options.what
+    name += f"_relays_{options.relays}" if options.relays else ""
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -72,7 +75,7 @@ def _tell(telling, measure, *what) -> None:
 # --- actors at one table
 
 
-def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
+def actors(count: int, seconds: float, chunks_per_fetch: int, num_relays: int) -> dict:
     """Measures `count` actors for `seconds`, after a start of ten."""
     import reverb
 
@@ -90,10 +93,16 @@ def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
     network = agents.of(config).make_network(config, spec)
     arrays = [variable.numpy() for variable in network.trainable_variables]
     table = reverb.Server([tables.queue(chunk, 4 * count + config.queue_size)], port=None)
-    newest = [0]
+    newest, sent = [0], [0]
     publisher = weights.Publisher(lambda: Weights(newest[0], [array.copy() for array in arrays]))
+
+    def get_weights(newer_than: int):
+        version, answer = publisher.get(newer_than)
+        sent[0] += bool(answer)
+        return version, answer
+
     server = Server(thread_pool_size=32)
-    server.Bind("get_weights", publisher.get)
+    server.Bind("get_weights", get_weights)
     server.Start()
     feeder = datasets.Feeder(
         lambda: datasets.chunks(f"localhost:{table.port}", tables.QUEUE, max_in_flight=batch_size),
@@ -106,10 +115,12 @@ def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
         num_processes = min(count, 2 * (os.cpu_count() or 1))
         shares = [list(range(index, count, num_processes)) for index in range(num_processes)]
         answers = SPAWN.Queue()
+        relays = [SPAWN.Process(target=_relay, args=(server.address, stop, answers)) for _ in range(num_relays)]
+        for relay in relays:
+            relay.start()
+        sources = [answers.get(timeout=60) for _ in relays] or [server.address]
         workers = [
-            SPAWN.Process(
-                target=_act, args=(str(path), table.port, server.address, share, chunks_per_fetch, stop, answers)
-            )
+            SPAWN.Process(target=_act, args=(str(path), table.port, sources, share, chunks_per_fetch, stop, answers))
             for share in shares
         ]  # fmt: skip
         for worker in workers:
@@ -124,7 +135,7 @@ def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
             with publisher.updating():
                 newest[0] += 1
             if time.monotonic() - began < 10:
-                before = sum(server.cpu_times()[:2])
+                before, sent[0] = sum(server.cpu_times()[:2]), 0
             else:
                 taken += batch_size
         memory, cpu_seconds = server.memory_info().rss / MB, sum(server.cpu_times()[:2]) - before
@@ -132,10 +143,11 @@ def actors(count: int, seconds: float, chunks_per_fetch: int) -> dict:
         waits = np.concatenate([answers.get(timeout=60) for _ in workers])
         feeder.stop()
     return dict(
-        actors=count, chunks_per_second=round(taken / seconds, 1),
+        actors=count, relays=num_relays, chunks_per_second=round(taken / seconds, 1),
         megabytes_per_second=round(taken / seconds * num_bytes(chunk) / MB, 1),
         updates_per_second=round(taken / batch_size / seconds, 1),
         weights_megabytes=round(sum(array.nbytes for array in arrays) / MB, 2), fetches=len(waits),
+        weights_sent_per_second=round(sent[0] / seconds, 1),
         weights_p50_ms=round(1e3 * float(np.median(waits)), 1),
         weights_p99_ms=round(1e3 * float(np.quantile(waits, 0.99)), 1), server_mb=round(memory),
         server_cpus=round(cpu_seconds / seconds, 2), server_cpu_ms_per_chunk=round(1e3 * cpu_seconds / taken, 2),
@@ -150,7 +162,20 @@ def _record(config, path: Path) -> None:
     np.savez(path, **{name: np.asarray(value) for name, value in kept.items()})
 
 
-def _act(path: str, port: int, weights_address: str, indices: list[int], chunks_per_fetch: int, stop, answers) -> None:
+def _relay(address: str, stop, answers) -> None:
+    from impala.launching.rpc.client import Client
+    from impala.launching.rpc.server import Server
+    from impala.learning.relay import Relay
+
+    server = Server(thread_pool_size=32)
+    server.Bind("get_weights", Relay(Client(address, call_timeout=60).get_weights).get)
+    server.Start()
+    answers.put(server.address)
+    stop.wait()
+    os._exit(0)
+
+
+def _act(path: str, port: int, sources: list[str], indices: list[int], chunks_per_fetch: int, stop, answers) -> None:
     """Runs actors in threads; answers with the seconds that each fetch of weights took."""
     import reverb
 
@@ -163,7 +188,7 @@ def _act(path: str, port: int, weights_address: str, indices: list[int], chunks_
     is_over = threading.Event()  # exiting while a thread holds the lock of `stop` would lock out the other processes
 
     def loop(actor: int):
-        fetch, version, number = Client(weights_address, call_timeout=60), -1, 0
+        fetch, version, number = Client(sources[actor % len(sources)], call_timeout=60), -1, 0
         sink = chunks.TableSink(
             reverb.Client(f"localhost:{port}"), [tables.QUEUE], should_stop=is_over.is_set, max_pending=2
         )
@@ -212,7 +237,7 @@ def cluster(count: int) -> dict:
         ray_cluster.connect(made.address, is_trusted=True)
         began = time.monotonic()
         nodes = ray_cluster.launch(
-            program, Path(folder), roles, ray_cluster.Placement(spread=True, wait_seconds=900)
+            program, Path(folder), roles, ray_cluster.Placement(spreads=lambda name: True, wait_seconds=900)
         )
         _until(lambda: len(nodes.left()) == count and all(map(nodes.has_answered, nodes.names())))
         start, began = time.monotonic() - began, time.monotonic()

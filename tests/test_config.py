@@ -201,6 +201,11 @@ def test_n_steps_that_no_unroll_has_are_refused_where_the_correction_takes_them(
         "agent.n_step=6 > learner.unroll_length=5: no unroll has so many rewards; expected less"
     )
     assert with_(q_unrolls | {"agent.n_step": 5})() and with_(q_unrolls | {"loss.correction": "retrace"})()
+    r2d2 = {"program": "seed", "agent.name": "r2d2", "learner.unroll_length": 2, "agent.period": 2, "agent.n_step": 3}
+    assert line_of(with_(r2d2)) == (
+        "agent.n_step=3 > learner.unroll_length=2: no sequence has so many rewards; expected less"
+    )
+    assert with_(r2d2 | {"loss.correction": "retrace"})()
 
 
 def test_burn_in_may_be_longer_than_what_is_trained_on_and_exponents_may_be_1():

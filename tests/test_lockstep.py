@@ -13,7 +13,7 @@ from impala import config as config_lib
 from impala import lockstep
 from impala.agents import actor_critic
 from impala.agents.actor_critic import make_network
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.nodes import parts, playing
 from impala.types import Episode
 from tests.acting import scripted

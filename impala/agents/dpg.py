@@ -26,9 +26,9 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
             f"agent.name: 'dpg' moves along the gradient of an action's value, and {spec.name} has {spec.actions}; "
             "expected continuous actions"
         ])  # fmt: skip
-    if spec.num_stacked > 1:
+    if spec.num_stacked > 1 or len(spec.observation.shape) > 2:
         raise ConfigError([
-            f"agent.name: 'dpg' takes observations that are numbers, and {spec.name} has stacked frames of shape "
+            f"agent.name: 'dpg' takes observations that are numbers, and {spec.name} has frames of shape "
             f"{spec.observation.shape}; expected another environment"
         ])  # fmt: skip
 

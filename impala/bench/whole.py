@@ -86,10 +86,10 @@ def _gradients(rows: list[dict[str, str]], config: config_lib.Config, server_cor
     """Returns how many gradients came a second, how many updates they made, and what it took; {} without a server."""
     if not config.has_parameter_server:
         return {}
-    awaited = config.actor.num_actors - config.server.num_late if config.server.barrier else 1
-    updates = _per_second(rows, "updates")
+    verdicts = ("accepted", "stale", "repeated", "outlier", "nonfinite")
     return dict(
-        gradients=awaited * updates, applications=updates, server_cores=server_cores,
+        gradients=sum(_per_second(rows, f"{verdict}_gradients") for verdict in verdicts),
+        applications=_per_second(rows, "updates"), server_cores=server_cores,
         server_busy_fraction=_mean(rows, "server_busy_fraction"),
     )  # fmt: skip
 

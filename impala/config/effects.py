@@ -54,7 +54,7 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
     "loss.trust_threshold": _with_correction("laser"),
     "loss.popart_step": {"loss.popart": bool},
     "agent.policy_epsilon": {"loss.correction": _not("n_step")},
-    "agent.n_step": _with_correction("n_step") | {"agent.name": _not("q_unrolls")},
+    "agent.n_step": _with_correction("n_step") | {"agent.name": _not("q_unrolls", "r2d2")},
     "agent.huber_threshold": {"agent.error": _one_of("huber")},
     "agent.clip_schedule": _CLIPS,
     **{f"agent.kl_{name}": _PENALTY for name in ("beta", "tolerance", "factor")},

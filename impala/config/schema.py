@@ -135,11 +135,7 @@ class Config(Model):
     @model_validator(mode="after")
     def _check(self):
         self._check_uses()
-        if self.cluster.first_port > self.cluster.last_port:
-            raise ValueError(
-                f"cluster.first_port={self.cluster.first_port} > cluster.last_port={self.cluster.last_port}; "
-                "expected a range of ports"
-            )
+        self._check_places()
         batch_size, replay = self.learner.batch_size, self.replay
         num_tasks, num_lanes = len(self.environment.tasks), self.actor.num_actors * self.actor.num_lanes
         if num_lanes % num_tasks:
@@ -190,6 +186,19 @@ class Config(Model):
                 "a batch larger than the queue would never fill"
             )
         return self
+
+    def _check_places(self) -> None:
+        """Refuses ports that are no range, and relays without actors."""
+        if self.cluster.first_port > self.cluster.last_port:
+            raise ValueError(
+                f"cluster.first_port={self.cluster.first_port} > cluster.last_port={self.cluster.last_port}; "
+                "expected a range of ports"
+            )
+        if self.actor.num_relays > self.actor.num_actors:
+            raise ValueError(
+                f"actor.num_relays={self.actor.num_relays}: more than the {self.actor.num_actors} actors that they "
+                "pass weights on to; expected as many or fewer"
+            )
 
     def _check_uses(self) -> None:
         """Refuses values for keys that program and agent do not use."""
@@ -338,7 +347,8 @@ class Config(Model):
                 f"agent.period={agent.period} > learner.unroll_length={unroll_length}: some steps would never be "
                 "learned; expected less"
             )
-        self._check_n_step("sequence")
+        if self.loss.correction == "n_step":
+            self._check_n_step("sequence")
         if agent.burn_in + unroll_length > self.replay.size:
             raise ValueError(
                 f"agent.burn_in={agent.burn_in}: with learner.unroll_length={unroll_length} a sequence has more steps "

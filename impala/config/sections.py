@@ -150,6 +150,7 @@ class ActorConfig(Model):
     num_tensorflow_threads: Workers = 1  # of each actor
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
+    num_relays: Annotated[int, Field(ge=0, le=10_000)] = 0  # processes that pass weights on; 0: actors ask a learner
     max_pending: Count = 50  # windows of an actor on their way to the table after a step; one for each environment
     max_episode_frames: Count = 50_000  # of Atari's games in training
 
@@ -426,6 +427,7 @@ class ClusterConfig(Model):
     learner_cpus: NonNegative = 1.0
     table_cpus: NonNegative = 1.0
     evaluator_cpus: NonNegative = 1.0
+    relay_cpus: NonNegative = 1.0
     learner_gpus: NonNegative = 0.0
     actor_memory_gb: NonNegative = 0.0  # 0: not looked at
     learner_memory_gb: NonNegative = 0.0

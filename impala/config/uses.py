@@ -31,6 +31,8 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "actor.num_tensorflow_threads": ("impala", "apex", *_SERVED),
     "learner.num_parallel_operations": ("impala", "seed", "ga3c", "dqn", "apex"),  # whose learner computes gradients
     "actor.weight_frames": ("apex",),
+    "actor.num_relays": ("impala", "apex"),
+    "cluster.relay_cpus": ("impala", "apex"),
     "actor.max_pending": ("apex",),
     "actor.max_episode_frames": ("apex",),
     "agent.epsilon_start": ("dqn", "gorila"),

@@ -9,7 +9,7 @@ from impala import sampling
 from impala.acting import policies
 from impala.agents import actor_critic
 from impala.config import Config, ConfigError
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.nodes import parts
 from impala.replay import datasets
 from impala.types import Chunk, Origin, Step, Weights

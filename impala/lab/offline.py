@@ -21,7 +21,7 @@ from impala.corrections import Targets
 from impala.lab import truths
 from impala.lab.acted import load_chunks, play
 from impala.learning import gradients
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.lockstep import Lockstep
 from impala.losses.actor_critic import Rows, Terms, make_rows
 from impala.losses.rewards import REWARD_CLIPPING

@@ -60,14 +60,15 @@ class Placement(NamedTuple):
     """Where the nodes of a program may run.
 
     `at_launcher`: (a node's name) → whether it must run on the launcher's host. `together`: (a node's name) → the name
-    of its group, whose nodes must share a host; None: anywhere. `num_awaited`: of the nodes that return alone, how many
-    must have a place before the program begins; the others join when there is room for them.
+    of its group, whose nodes must share a host; None: anywhere. `spreads`: (the name of a node of neither kind) →
+    whether it is to stand where few others do. `num_awaited`: of the nodes that return alone, how many must have a
+    place before the program begins; the others join when there is room for them.
     """
 
     needs: Callable[[str], Needs] = lambda name: Needs()
     at_launcher: Callable[[str], bool] = lambda name: False
     together: Callable[[str], str | None] = lambda name: None
-    spread: bool = False  # others over as many hosts as possible, rather than on few
+    spreads: Callable[[str], bool] = lambda name: False
     num_awaited: int | None = None  # None: all
     wait_seconds: float = 60.0  # for room; then the launch is refused
     ports: tuple[int, int] = (20_000, 29_999)
@@ -269,10 +270,12 @@ class Nodes:
         at_launcher = [name for name in self._commands if self._placement.at_launcher(name)]
         in_groups = [name for name in self._commands if self._placement.together(name) and name not in at_launcher]
         others = [name for name in self._commands if name not in {*at_launcher, *in_groups}]
-        for names in (at_launcher, in_groups, others):
+        alone = [name for name in others if self.roles.of(name).returns_alone]  # they may wait
+        stages = [each for each in (at_launcher, in_groups, [n for n in others if n not in alone], alone) if each]
+        for names in stages:
             self._hosted |= {name: self._place(name) for name in names}
             required = [name for name in names if not self.roles.of(name).returns_alone]  # an evaluator may wait
-            deadline = time.monotonic() + _FIRST_PLACED_SECONDS * (names is not others)
+            deadline = time.monotonic() + _FIRST_PLACED_SECONDS * (names is not stages[-1])
             while time.monotonic() < deadline and not self._should_stop() and not self._are_settled(required):
                 time.sleep(0.05)
 
@@ -298,7 +301,7 @@ class Nodes:
             return NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
         group = placement.together(name)
         if group is None:
-            return "SPREAD" if placement.spread else "DEFAULT"
+            return "SPREAD" if placement.spreads(name) else "DEFAULT"
         if group not in self._groups:
             members = [each for each in self._commands if placement.together(each) == group]
             bundles = [_bundle(placement.needs(member)) for member in members]

@@ -25,6 +25,7 @@ _HEAVY = ("tensorflow", "reverb", "launchpad.launch.worker_manager")
 ACTOR = Role("actor", turn=0, plays=True, returns_alone=True, imports=_HEAVY)
 STEPPER = ACTOR._replace(imports=())  # an actor without a network of its own
 EVALUATOR = Role("evaluator", turn=0, plays=True, returns_alone=True, imports=_HEAVY)
+RELAY = Role("relay", turn=1)  # of weights: actors know where it stands, so it cannot come back alone elsewhere
 LEARNER = Role("learner", turn=1, is_head=True, sees_gpu=True, imports=_HEAVY)
 SERVER = Role("server", turn=1, is_head=True, imports=_HEAVY)  # of parameters
 SHARD = Role("shard", turn=2, imports=_HEAVY)  # further processes of the server: the first saves what they hold

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from impala.learning import soundness
 
-_PREFIX = "tensors"
+_PREFIX, FORMAT = "tensors", 1  # of what is written; rises when an older version could not read it
 _TEMPORARY, _REPLACED = ".tmp", ".replaced"
 
 
@@ -39,7 +39,7 @@ class NoSoundCheckpoint(Unusable):
 
 
 class OtherNetwork(Unusable):
-    """A sound checkpoint of another network or optimizer; left as it is."""
+    """A sound checkpoint of another network, optimizer or format; left as it is."""
 
 
 class Checkpoints:
@@ -102,7 +102,7 @@ class Checkpoints:
         return final
 
     def _header(self, num_updates: int, digests: dict[str, str]) -> dict[str, Any]:
-        return {"updates": num_updates, "sha256": digests, "network": self._shapes}
+        return {"updates": num_updates, "sha256": digests, "network": self._shapes, "format": FORMAT}
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first."""
@@ -124,7 +124,7 @@ class Checkpoints:
 
         Raises:
           NoSoundCheckpoint: there are checkpoints and none is sound.
-          OtherNetwork: the newest sound one is of another network or optimizer.
+          OtherNetwork: the newest sound one is of another network or optimizer, or of a format of later versions.
         """
         self.restored = None
         if not read_only:
@@ -151,6 +151,11 @@ class Checkpoints:
         return None
 
     def _load(self, path: Path, state: dict[str, Any], is_part: bool) -> None:
+        if (written := state.get("format", FORMAT)) != FORMAT:
+            raise OtherNetwork(
+                f"checkpoint {path} is of format {written}, and this version reads format {FORMAT}: go on with the one "
+                "that wrote it, whose commit is in launches.json"
+            )
         saved = state.get("network", self._shapes)
         if saved != self._shapes:
             pairs = itertools.zip_longest(saved, self._shapes)

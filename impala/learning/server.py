@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala.learning import weights
+from impala.learning.parameters import copies_of
 from impala.timing import TimeAccount
 from impala.traces import Traced
 
@@ -153,13 +153,14 @@ class ParameterServer:
                     verdict = self._wait(push, verdict)
             else:
                 self._note_judged(push)
-            self.counts[verdict] += 1
+            if verdict is not Verdict.ACCEPTED:  # those are counted once, also if one came again while it waited
+                self.counts[verdict] += 1
             return verdict
 
     def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
         """Returns version, frames, copies of the parameters, and the statistics."""
         with self._changed:
-            return self.version, self.frames, weights.copies_of(self._variables), self.statistics
+            return self.version, self.frames, copies_of(self._variables), self.statistics
 
     def target(self) -> tuple[int, list[np.ndarray]]:
         """Returns the number of θ⁻ and its parameters."""
@@ -285,10 +286,11 @@ class ParameterServer:
             scheduled = self._schedule(self.frames)
             apply = self._apply[pushes[0].worker if len(self._apply) > 1 else 0]
             apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
+        self.counts[Verdict.ACCEPTED] += len(pushes)
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
-            self._target = weights.copies_of(self._variables)
+            self._target = copies_of(self._variables)
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames

@@ -3,11 +3,10 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 
 import numpy as np
-import tensorflow as tf
 
 from impala.types import Weights
 
@@ -104,23 +103,3 @@ class Fetcher:
             self._assign(Weights(version, arrays))
             self.version = version
         return self.version
-
-
-def assign_weights(variables: Sequence, weights: Weights) -> None:
-    """Copies `weights` into `variables`, the TensorFlow parameters of a network like the learner's.
-
-    A variable's own `assign` takes five times as long for a small tensor, which is more than a small network computes.
-
-    Raises:
-      ValueError: there are more or fewer arrays than variables, or one has another shape than its variable.
-    """
-    for variable, array in zip(variables, weights.arrays, strict=True):
-        try:
-            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=array, validate_shape=True)
-        except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{variable.name}, {variable.dtype.name}{list(variable.shape)}: {error}") from None
-
-
-def copies_of(variables: Sequence) -> list[np.ndarray]:
-    """Returns the values of TensorFlow variables, in a third of the time that their own `numpy` takes."""
-    return [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype).numpy() for v in variables]

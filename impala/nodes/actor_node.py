@@ -21,7 +21,8 @@ class ActorNode:
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):
         from impala.launching import processes, roles
-        from impala.learning.weights import Fetcher, assign_weights
+        from impala.learning.parameters import assign_weights
+        from impala.learning.weights import Fetcher
 
         self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)

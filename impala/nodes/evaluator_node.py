@@ -62,7 +62,7 @@ class EvaluatorNode:
         """
         import tensorflow as tf
 
-        from impala.learning.weights import assign_weights
+        from impala.learning.parameters import assign_weights
         from impala.monitoring import evaluations, scores
         from impala.networks.running import variables_of
 

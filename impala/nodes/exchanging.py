@@ -59,8 +59,9 @@ class Answer(NamedTuple):
 
 def configuration_of(config: Config) -> dict[str, str]:
     """Returns those values that server and workers must share."""
-    sections = ("environment.", "agent.", "network.", "loss.", "learner.", "server.", "program", "seed")
-    return {key: repr(value) for key, value in flatten(config).items() if key.startswith(sections)}
+    shared = ("environment.", "agent.", "network.", "loss.", "learner.", "server.", "replay.", "program", "seed")
+    shared += ("total_frames", "actor.num_actors", "actor.num_environments")
+    return {key: repr(value) for key, value in flatten(config).items() if key.startswith(shared)}
 
 
 def difference(mine: Facts, theirs: Facts) -> str | None:

@@ -28,7 +28,7 @@ class Head:
 
     Args:
       stop: the node's `Pulse`.
-      trackables: network and optimizer, by name: what a checkpoint holds.
+      trackables: what a checkpoint holds, by name: `network`, `optimizer` and perhaps further `optimizer_…`, others.
       num_updates: of the learner, done so far.
       hold: makes a context in which nothing is trained, and trackables that are copies of what learns are up to date.
     """
@@ -201,8 +201,9 @@ class Head:
 
     def _checkpoint_bytes(self) -> int:
         """Returns an upper bound of what one checkpoint takes."""
-        network, optimizer = self._trackables["network"], self._trackables["optimizer"]
-        return 100_000 + _num_bytes([*network.variables, *optimizer.variables()])
+        optimizers = [each for name, each in self._trackables.items() if name.startswith("optimizer")]
+        slots = [variable for optimizer in optimizers for variable in optimizer.variables()]
+        return 100_000 + _num_bytes([*self._trackables["network"].variables, *slots])
 
     def _disk_words(self) -> str:
         """Returns a line on the disk space for checkpoints (one more while writing) and CSV files; warns if short."""

@@ -34,8 +34,11 @@ def placement(config: Config) -> ray_cluster.Placement:
         role, _, index = name.partition("/")
         return f"learner/{index}" if role in ("learner", "table") else None
 
+    def spreads(name: str) -> bool:
+        return cluster.spread_actors or name.startswith(f"{roles.RELAY.name}/")
+
     return ray_cluster.Placement(
-        needs=needs, at_launcher=at_launcher, together=together, spread=cluster.spread_actors,
+        needs=needs, at_launcher=at_launcher, together=together, spreads=spreads,
         num_awaited=_num_awaited(config), wait_seconds=cluster.wait_seconds,
         ports=(cluster.first_port, cluster.last_port), own_words=config.own_words,
         shares_folder=cluster.shared_folder,

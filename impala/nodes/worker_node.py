@@ -57,7 +57,7 @@ class WorkerNode:
         worker, arrays, states = self._worker, [None] * len(self._worker.variables), []
         for server, shard in zip(self._servers, self._shards, strict=True):
             pending = remote.over_rpc(server.futures.join)(self._index, tuple(worker.facts))
-            states.append(remote.result_of(pending, self._stop.is_set))
+            states.append(self._let_in(pending))
             for tensor, array in zip(shard.tensors, states[-1][2], strict=True):
                 arrays[tensor] = array
         version, frames, _, statistics, settings = states[0]
@@ -66,6 +66,20 @@ class WorkerNode:
         if worker.wants_target:
             self._fetch_target()
         return [version for version, *_ in states]
+
+    def _let_in(self, pending):
+        """Returns a shard's answer to `join`; a worker that it refuses ends the run with the reason."""
+        from impala.acting import remote
+        from impala.launching import processes
+        from impala.launching.rpc.status import StatusNotOk
+
+        try:
+            return remote.result_of(pending, self._stop.is_set)
+        except StatusNotOk as error:  # its last line is of the exception
+            _, refused, reason = str(error).strip().rpartition(f"{remote.Refused.__name__}: ")
+            if refused:
+                processes.refuse(reason)
+            raise
 
     def _fetch_target(self) -> None:
         """Takes over the server's θ⁻."""

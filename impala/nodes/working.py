@@ -34,7 +34,7 @@ class BaseWorker:
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, index: int, incarnation: int = 0):
-        from impala.learning.weights import assign_weights
+        from impala.learning.parameters import assign_weights
 
         self._config, self._spec, self.index, self._incarnation = config, spec, index, incarnation
         self._assign_weights = assign_weights

@@ -21,7 +21,7 @@ entered the table.
 
 With `learner.num_learners` K there are K tables and K learners; each table takes the windows of its share of the lanes.
 A learner draws B/K windows from its own, and all make the same update: gradients are summed, and importance weights
-divided by the largest of all shares.
+divided by the largest of all shares. `actor.num_relays` is as in IMPALA.
 """
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
@@ -30,14 +30,14 @@ import launchpad as lp
 from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
-from impala.nodes import learner_group, replaying
+from impala.nodes import learner_group, relay_node, replaying
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.replay_node import ReplayNode
 from impala.nodes.run import Run
 from impala.nodes.window_actor_node import WindowActorNode
 from impala.types import EnvironmentSpec
 
-ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
+ROLES = (roles.TABLE, roles.LEARNER, roles.RELAY, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
@@ -48,10 +48,11 @@ def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
         program, num_learners,
         lambda index, peers, _: RpcNode(ReplayNode, config, spec, run, index, table=tables[index], peers=peers),
     )  # fmt: skip
+    relays = relay_node.add(program, config, run, learners)
     for index in range(config.actor.num_actors):
         node = lp.PyClassNode(
             WindowActorNode, config, spec, run, index, tables=tables, reports=learners[0],
-            weights=learners[index % num_learners],
+            weights=relays[index % len(relays)],
         )  # fmt: skip
         program.add_node(node, "actor")
     if config.evaluator.num_episodes:

@@ -16,8 +16,9 @@ last update of an iteration, and the moments of observations and returns. KL and
 value epochs there is none after the policy's last update: then β changes with the first gradient of the next iteration,
 and the second is the first that is taken with it.
 
-Differences from Heess et al.: policy and values share a network; the hinge is of a minibatch's mean KL; moments are
-those of the time when an iteration begins, the same for acting and training.
+Differences from Heess et al.: policy and values share a network, unless `agent.separate_networks` is set, and an
+optimizer; the hinge is of a minibatch's mean KL; moments are those of the time when an iteration begins, the same for
+acting and training.
 """
 
 from impala.programs.a3c import ROLES, make_program

@@ -15,7 +15,8 @@ turns; a truncated episode bootstraps from its last observation; the transition 
 
 With `learner.num_learners` K there are K queues and K learners. Each takes B/K chunks from its own; gradients are
 summed (`learning.groups`), so that all make the same update, that of one learner with B chunks. An actor hands its
-chunks to the queues in turn and fetches weights from one of the learners: they are equal.
+chunks to the queues in turn and fetches weights from one of the learners: they are equal. With `actor.num_relays` it
+fetches them from a relay instead, which asks a learner once for all of its actors.
 
 With `population.size` all of this exists once for each member (`nodes.population`).
 """
@@ -30,14 +31,14 @@ from impala.config import Config
 from impala.launching import roles
 from impala.launching.rpc_node import RpcNode
 from impala.launching.table_node import TableNode
-from impala.nodes import learner_group, population
+from impala.nodes import learner_group, population, relay_node
 from impala.nodes.actor_node import ActorNode
 from impala.nodes.evaluator_node import EvaluatorNode
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
-ROLES = (roles.TABLE, roles.LEARNER, roles.ACTOR, roles.EVALUATOR)
+ROLES = (roles.TABLE, roles.LEARNER, roles.RELAY, roles.ACTOR, roles.EVALUATOR)
 
 
 def make_program(config: Config, spec: EnvironmentSpec, run: Run) -> lp.Program:
@@ -70,10 +71,10 @@ def _add_member(program: lp.Program, config: Config, spec: EnvironmentSpec, run:
         program, num_learners,
         lambda index, peers, _: RpcNode(LearnerNode, config, spec, run, index, table=tables[index], peers=peers),
     )  # fmt: skip
+    relays = relay_node.add(program, config, run, learners)
     for index in range(config.actor.num_actors):
         node = lp.PyClassNode(
-            ActorNode, config, spec, run, index, tables=tables, reports=learners[0],
-            weights=learners[index % num_learners],
+            ActorNode, config, spec, run, index, tables=tables, reports=learners[0], weights=relays[index % len(relays)]
         )  # fmt: skip
         program.add_node(node, "actor")
     if config.evaluator.num_episodes:

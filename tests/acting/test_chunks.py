@@ -7,7 +7,7 @@ import tensorflow as tf
 from impala import corrections, networks
 from impala.acting import actors, behaviours, chunks, policies
 from impala.learning import gradients
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.losses import actor_critic
 from impala.networks import frames
 from impala.replay import datasets

@@ -436,6 +436,15 @@ def test_another_optimizer_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["0000000010"], "it is sound, and stays as it is"
 
 
+def test_a_format_of_a_later_version_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "FORMAT", 2)
+    saved(tmp_path, updates=(10,))
+    monkeypatch.undo()
+    with pytest.raises(checkpoints.OtherNetwork, match="is of format 2, and this version reads format 1: go on with"):
+        Trained().checkpoints(tmp_path).restore()
+    assert [path.name for path in tmp_path.iterdir()] == ["0000000010"], "it is sound, and stays as it is"
+
+
 def test_what_fails_while_a_sound_one_is_read_is_no_damage(tmp_path, monkeypatch):
     """The device is full, say: the checkpoint is not to blame and keeps its name."""
     import tensorflow as tf

@@ -8,7 +8,7 @@ from impala import agents, corrections, environments, networks
 from impala import config as config_lib
 from impala.acting import actors, chunks, policies
 from impala.learning import appliers, gradients, learners, optimizers
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.losses import actor_critic
 from impala.replay import datasets
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, Weights, chunk_spec, zeros

@@ -209,6 +209,24 @@ def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard
     assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
 
 
+@pytest.mark.parametrize("key, value", [("total_frames", 70), ("actor__num_actors", 3), ("loss__discount", 0.5)])
+def test_a_worker_that_is_refused_says_why_in_a_line(shard, tmp_path, key, value):
+    from impala.launching.processes import UsageError
+    from impala.launching.rpc.client import Client
+    from impala.launching.rpc.server import Server
+    from impala.nodes.worker_node import WorkerNode
+
+    node, _ = shard
+    server = Server()
+    server.Bind("join", node.join)
+    server.Start()
+    other = config(**{key: value})
+    worker = WorkerNode(other, checking.check(other), Run(tmp_path, os.getpid(), time.monotonic(), 0), 1, servers=[Client(server.address)])
+    with pytest.raises(UsageError, match=rf"^worker 1 has {key.replace('__', '.')}={value}; expected [\d.]+, as the server has$"):
+        worker.run()
+    server.Stop()
+
+
 def test_every_shard_ends_at_the_runs_frames_or_when_it_is_told(tmp_path, monkeypatch):
     import threading
 

@@ -461,6 +461,18 @@ def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(c
 
 
 @pytest.mark.soak
+def test_relays_stand_on_different_hosts_and_one_that_is_killed_brings_all_back(catch):
+    halves = ["--cluster.relay-cpus", 0.5, "--cluster.actor-cpus", 0.5]
+    process, folder = catch("--actor.num-relays", 2, *halves, "--checkpoint-period-seconds", 2)
+    hosts = {name: host_of(nodes()[name]) for name in ("relay/0", "relay/1", "learner/0")}
+    assert len(set(hosts.values())) == 3, hosts
+    nodes()["relay/1"].kill()
+    wait_for(lambda: restarts(folder), BACK_SECONDS, "it is noticed")
+    learns_on(folder)
+    assert "relay/1 ended with signal 9: all nodes start again" in ends_in_order(process)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("spread, num_hosts", [("true", 3), ("false", 2)])
 def test_actors_of_the_cluster_that_one_stands_in_are_spread_if_wished(tmp_path, spread, num_hosts):
     """Three actors on a head with room for one and two hosts with room for two each."""

@@ -99,6 +99,20 @@ def test_a_frozen_node_is_named_and_ends_the_run_with_a_checkpoint(tmp_path, fir
 
 
 @pytest.mark.soak
+def test_a_table_that_freezes_for_a_minute_holds_all_back_and_loses_nothing(tmp_path):
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
+    wait_until_it_trains(tmp_path / "run", 5)
+    node(process, "table/0").send_signal(signal.SIGSTOP)
+    time.sleep(60)
+    updates = int(rows(tmp_path / "run")[-1]["updates"])
+    node(process, "table/0").send_signal(signal.SIGCONT)
+    wait_for(lambda: int(rows(tmp_path / "run")[-1]["updates"]) > updates + 20, 10, "chunks flow again")
+    last = rows(tmp_path / "run")[-1]
+    assert not restarts(tmp_path / "run") and {last["duplicate_chunks"], last["missing_chunks"]} == {"0"}
+    ends_in_order(process)
+
+
+@pytest.mark.soak
 def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
     process, folder = faulty("hang:2000", "--liveness-seconds", 20, *ONE_LIFE)
     output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)

@@ -10,7 +10,7 @@ import pytest
 from impala import config as config_lib
 from impala.acting.remote import LaneId, new_life
 from impala.agents import actor_critic
-from impala.learning.weights import assign_weights
+from impala.learning.parameters import assign_weights
 from impala.nodes import central_node, checking, parts
 from impala.nodes.run import Run
 from tests.programs.running import interrupted_and_resumed, rows
