@@ -14,6 +14,7 @@ from tests.programs.running import (
     rows,
     run,
     start,
+    wait_for,
     wait_until_it_trains,
 )
 
@@ -37,6 +38,7 @@ def test_a_killed_relay_brings_all_back(tmp_path):
     process, folder = start(*CATCH, *WATCHED, *RELAYS, "--checkpoint-period-seconds", 2, "--run", tmp_path / "run"), tmp_path / "run"
     wait_until_it_trains(folder, 5)
     node(process, "relay/1").send_signal(signal.SIGKILL)
+    wait_for(lambda: restarts(folder), 30, "it is noticed")
     learns_on(folder)
     assert [row["node"] for row in restarts(folder)] == ["relay/1"]
     assert "relay/1 ended with signal 9: all nodes start again" in ends_in_order(process)
