@@ -48,7 +48,6 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
 
     gradients = [np.full_like(array, 1e-6) for array in arrays]
     result = {"bytes": 2.0 * sum(array.nbytes for array in arrays)}
-    result |= _quantiles("apply", lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), seconds / 4)
     result["optimizer_cpu"] = _optimizer_cpu(config, variables, gradients, seconds / 4)
     fields = [(array.shape, array.dtype) for array in arrays]
     address = shared_memory.new_address()
@@ -61,16 +60,18 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
             pass
         return pending.result()
 
-    result |= _quantiles("shared_memory", through_memory, seconds / 2)
-    caller.close()
-    memory.close()
     rpc = Server()
     rpc.Bind("push", push)
     rpc.Bind("read", server.read)
     rpc.Start()
     client = Client(f"localhost:{rpc.port}", call_timeout=60)
-    result |= _quantiles("rpc", lambda: client.push((0,), 0, *gradients), seconds / 4)
-    result |= _quantiles("pull", client.read, seconds / 4)
+    calls = {
+        "apply": lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), "shared_memory": through_memory,
+        "rpc": lambda: client.push((0,), 0, *gradients), "pull": client.read,
+    }  # fmt: skip
+    result |= _quantiles(calls, 3 * seconds / 4)
+    caller.close()
+    memory.close()
     rpc.Stop()
     return result
 
@@ -95,17 +96,22 @@ def _optimizer_cpu(config: config_lib.Config, variables, gradients, seconds: flo
     return (time.process_time() - cpu) / count
 
 
-def _quantiles(name: str, call, seconds: float) -> dict[str, float]:
+def _quantiles(calls: dict, seconds: float) -> dict[str, float]:
+    """Times all calls in turn, so that whatever else the machine does takes as much from each."""
     import numpy as np
 
-    times, end = [], time.perf_counter() + seconds
-    for _ in range(5):
-        call()
-    while time.perf_counter() < end or len(times) < 20:
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return {f"{name}_p50": float(np.percentile(times, 50)), f"{name}_p99": float(np.percentile(times, 99))}
+    times, end = {name: [] for name in calls}, time.perf_counter() + seconds
+    for call in calls.values():
+        for _ in range(5):
+            call()
+    while time.perf_counter() < end or len(times[next(iter(calls))]) < 20:
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - started)
+    return {
+        f"{name}_p{share}": float(np.percentile(taken, share)) for name, taken in times.items() for share in (50, 99)
+    }
 
 
 def separate_rate(config: config_lib.Config, seconds: float) -> float:
