@@ -509,8 +509,9 @@ def _refuse_too_few_cpus(config: config_lib.Config, nodes: int, cpus: int) -> No
     needed += config.actor.num_relays * needs.relay_cpus
     if needed > nodes * cpus:
         raise config_lib.ConfigError([
-            f"--nodes {nodes} --cpus {cpus}: have {nodes * cpus} CPUs, and {num_actors} actors and learners alone "
-            f"need {needed:g}; expected more, or fewer for each: --cluster.actor-cpus"
+            f"--nodes {nodes} --cpus {cpus}: have {nodes * cpus} CPUs, and {num_actors} actors and learners"
+            f"{' with their relays' if config.actor.num_relays else ''} alone need {needed:g}; "
+            "expected more, or fewer for each: --cluster.actor-cpus"
         ])  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from time_returns import place, write
 from impala.monitoring.logs import read_csv
 
 RESULTS = Path("docs/results/supervision")
-NODE = re.compile(r"(actor|learner|table|evaluator)/\d+")
+NODE = re.compile(r"(actor|learner|table|evaluator|relay|server|shard)/\d+")
 NUM_NODES, START_SECONDS, PATIENCE = 3, 30.0, 300.0
 
 

@@ -151,7 +151,7 @@ class Checkpoints:
         return None
 
     def _load(self, path: Path, state: dict[str, Any], is_part: bool) -> None:
-        if (written := state.get("format", FORMAT)) != FORMAT:
+        if (written := state.get("format", 1)) != FORMAT:
             raise OtherNetwork(
                 f"checkpoint {path} is of format {written}, and this version reads format {FORMAT}: go on with the one "
                 "that wrote it, whose commit is in launches.json"

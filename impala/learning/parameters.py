@@ -16,7 +16,8 @@ def assign_weights(variables: Sequence[tf.Variable], weights: Weights) -> None:
     """Copies `weights` into `variables`, the parameters of a network like the learner's.
 
     Raises:
-      ValueError: there are more or fewer arrays than variables, or one has another shape than its variable.
+      ValueError: there are more or fewer arrays than variables, or one has another shape or dtype than its
+        variable.
     """
     for variable, array in zip(variables, weights.arrays, strict=True):
         try:

@@ -21,7 +21,8 @@ class Relay:
     def __init__(self, request: Callable[[int], tuple[int, list[np.ndarray]]]):
         self._request, self._weights = request, Weights(-1, [])
         self._changed = threading.Condition()
-        self._num_begun = self._num_done = 0  # requests; equal unless one is under way
+        self._num_begun = self._answered = 0  # requests, and the number of the last one that was answered
+        self._is_asking = False
 
     def get(self, newer_than: int) -> tuple[int, list[np.ndarray]]:
         """Returns (version, arrays), or (version, []) when there is no version above `newer_than`.
@@ -31,8 +32,8 @@ class Relay:
         """
         with self._changed:
             needed = self._num_begun + 1  # one under way may have been answered already
-            while self._num_done < needed:
-                if self._num_begun > self._num_done:
+            while self._answered < needed:
+                if self._is_asking:
                     self._changed.wait()
                 else:
                     self._ask()
@@ -41,13 +42,15 @@ class Relay:
 
     def _ask(self) -> None:
         """Asks once, without the lock; called and left with it."""
-        self._num_begun += 1
+        self._num_begun, self._is_asking = self._num_begun + 1, True
+        number = self._num_begun
         self._changed.release()
         try:
             version, arrays = self._request(self._weights.version)
         finally:
             self._changed.acquire()
-            self._num_done += 1
+            self._is_asking = False
             self._changed.notify_all()
+        self._answered = number
         if arrays:
             self._weights = Weights(version, arrays)

@@ -16,7 +16,7 @@ class ActorNode:
     Args:
       tables: a `reverb.Client` for each learner.
       reports: RPC client of the `LearnerNode` that gathers metrics.
-      weights: RPC client of the `LearnerNode` that weights are fetched from.
+      weights: RPC client of the `LearnerNode` or `RelayNode` that weights are fetched from.
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, index: int, *, tables, reports, weights):

@@ -164,9 +164,11 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1
     of_actors = num_actors * (_TENSORFLOW_MB * has_weights + _STEPPER_MB * is_central)
     num_relays = members * actor.num_relays
+    of_processes = ("actor.num_actors", "learner.num_learners", "population.size")
+    of_processes += ("actor.num_relays",) if num_relays else ()
     yield Part(
         "processes", _TENSORFLOW_MB * (num_learners + num_others) + of_actors + _STEPPER_MB * num_relays,
-        ("actor.num_actors", "learner.num_learners", "population.size", *["actor.num_relays"] * bool(num_relays)),
+        of_processes,
     )  # fmt: skip
     yield Part(
         "environments", num_actors * actor.num_environments * (_ENVIRONMENT_MB + 2 * chunk_mb),
@@ -194,5 +196,5 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     copies = _LEARNER_COPIES * num_learners + _ACTOR_COPIES * (num_actors * has_weights + num_others + num_relays)
     yield Part(
         "weights", copies * sum(one.parameters for one in network) * 4 / 1e6,
-        (*sizes, "actor.num_actors", "learner.num_learners", "population.size"),
+        (*sizes, *of_processes),
     )  # fmt: skip

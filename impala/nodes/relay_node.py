@@ -4,10 +4,10 @@ A learner that answers every actor itself is bound by its wire and by one core o
 own, it sends each version once to each of them.
 """
 
-from impala.config import Config
-from impala.nodes.run import RPC_SECONDS, Run
+import math
 
-_LOOK_SECONDS = 0.1
+from impala.config import Config
+from impala.nodes.run import NUM_SPARE_THREADS, RPC_SECONDS, Run
 
 
 class RelayNode:
@@ -35,9 +35,7 @@ class RelayNode:
         from impala.launching import processes
 
         processes.begin(self._stop)
-        self._stop.doing = "running"
-        while not self._stop.is_set():
-            self._stop.wait(_LOOK_SECONDS)
+        self._stop.wait()
         processes.finish()
 
 
@@ -48,10 +46,14 @@ def add(program, config: Config, run: Run, learners: list) -> list:
     """
     from impala.launching.rpc_node import RpcNode
 
-    relays = [
-        program.add_node(RpcNode(RelayNode, config, run, index, weights=learners[index % len(learners)]), "relay")
-        for index in range(config.actor.num_relays)
-    ]
-    for relay in relays:
-        relay.set_client_kwargs(call_timeout=RPC_SECONDS)
+    relays = []
+    for index in range(config.actor.num_relays):
+        node = RpcNode(
+            RelayNode, config, run, index, weights=learners[index % len(learners)],
+            courier_kwargs=dict(  # all of its actors may wait at once
+                thread_pool_size=math.ceil(config.actor.num_actors / config.actor.num_relays) + NUM_SPARE_THREADS
+            ),
+        )  # fmt: skip
+        relays.append(program.add_node(node, "relay"))
+        relays[-1].set_client_kwargs(call_timeout=RPC_SECONDS)
     return relays or learners

@@ -77,7 +77,7 @@ class WorkerNode:
             return remote.result_of(pending, self._stop.is_set)
         except StatusNotOk as error:  # its last line is of the exception
             _, refused, reason = str(error).strip().rpartition(f"{remote.Refused.__name__}: ")
-            if refused:
+            if refused and not self._stop.is_set():
                 processes.refuse(reason)
             raise
 

@@ -71,7 +71,7 @@ def test_an_answer_is_no_older_than_the_question():
 
 
 def test_a_request_that_fails_is_the_askers_alone():
-    faults = [ConnectionError("no learner")]
+    faults = [ConnectionError("no learner"), ConnectionError("no learner yet")]
 
     def request(newer_than):
         time.sleep(0.1)
@@ -80,9 +80,22 @@ def test_a_request_that_fails_is_the_askers_alone():
         return 3, [np.zeros(1)]
 
     relay, got = Relay(request), []
-    waiting = threading.Thread(target=lambda: (time.sleep(0.05), got.append(relay.get(-1))))
-    waiting.start()
-    with pytest.raises(ConnectionError):
+
+    def actor():
+        time.sleep(0.05)
+        try:
+            got.append(relay.get(-1))
+        except ConnectionError as error:
+            got.append(error)
+
+    waiting = [threading.Thread(target=actor) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    with pytest.raises(ConnectionError, match="no learner yet"):
         relay.get(-1)
-    waiting.join(5)
-    assert [version for version, _ in got] == [3] and relay.get(3) == (3, [])
+    for thread in waiting:
+        thread.join(5)
+    failed = [str(each) for each in got if isinstance(each, ConnectionError)]
+    answered = [each for each in got if not isinstance(each, ConnectionError)]
+    assert failed == ["no learner"] and [(version, len(arrays)) for version, arrays in answered] == 2 * [(3, 1)]
+    assert relay.get(3) == (3, [])
