@@ -67,6 +67,7 @@ def load_text(tmp_path):
         ("learner.batch_size", -1, "learner.batch_size: got -1; input should be greater than or equal to 1"),
         ("learner.learning_rate", 0.0, "learner.learning_rate: got 0.0; input should be greater than 0"),
         ("loss.discount", 1.5, "loss.discount: got 1.5; input should be less than or equal to 1"),
+        ("actor.num_relays", 2, "actor.num_relays=2: more than the 1 actors that they pass weights on to; expected as many or fewer"),
         ("loss.lambda", -0.1, "loss.lambda: got -0.1; input should be greater than or equal to 0"),
         ("loss.clip_rho", -1.0, "loss.clip_rho: got -1.0; input should be greater than or equal to 0"),
         ("learner.rmsprop_decay", 1.0, "learner.rmsprop_decay: got 1.0; input should be less than 1"),

@@ -202,8 +202,8 @@ class Head:
     def _checkpoint_bytes(self) -> int:
         """Returns an upper bound of what one checkpoint takes."""
         optimizers = [each for name, each in self._trackables.items() if name.startswith("optimizer")]
-        slots = [variable for optimizer in optimizers for variable in optimizer.variables()]
-        return 100_000 + _num_bytes([*self._trackables["network"].variables, *slots])
+        variables = [*self._trackables["network"].variables, *(v for each in optimizers for v in each.variables())]
+        return 100_000 + 1_000 * len(variables) + _num_bytes(variables)  # a name in the index takes about 300
 
     def _disk_words(self) -> str:
         """Returns a line on the disk space for checkpoints (one more while writing) and CSV files; warns if short."""

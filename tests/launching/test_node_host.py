@@ -190,7 +190,9 @@ def test_different_edits_of_one_commit_are_told_apart(tmp_path, monkeypatch):
 def test_the_users_modules_are_compared_environments_among_them(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     keys = {"environment.name": "worlds_of_one:Make", "network.torso": "torsos_of_one:Wide"}
-    words = placing.placement(config_lib.build({}, keys)).own_words
+    placement = placing.placement(config_lib.build({}, keys))
+    words, spreads = placement.own_words, placement.spreads
+    assert spreads("relay/1") and not spreads("actor/1"), "a relay on a host of another's brings no wire of its own"
     assert words == [*keys.items()]
     absent = node_host.facts(words)
     for word in keys.values():

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 from concurrent import futures
 
 import numpy as np
@@ -234,6 +235,22 @@ def test_a_worker_that_comes_back_within_a_round_counts_once():
     push(alone, 0, gradients=[a + b for a, b in zip(parameters(2), parameters(3))])
     for one, other in zip(server.read()[2], alone.read()[2]):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_gradient_that_comes_again_while_it_waits_is_counted_once():
+    """Its connection broke, and its worker asked again."""
+    server = make(num_awaited=2)
+    with futures.ThreadPoolExecutor(3) as pool:
+        first = pool.submit(push, server, 3, worker=0, version=0, gradients=parameters(1))
+        while not server._round:
+            time.sleep(0.001)
+        waits = server._round[0][0]
+        again = pool.submit(push, server, 3, worker=0, version=0, gradients=parameters(1))
+        while server._round[0][0] is waits:
+            time.sleep(0.001)
+        push(server, 0, worker=1, version=0, gradients=parameters(3))
+        first.result(20), again.result(20)
+    assert server.version == 1 and server.counts[Verdict.ACCEPTED] == 2
 
 
 def test_after_the_end_nothing_is_applied():

@@ -209,6 +209,22 @@ def test_a_worker_with_another_network_or_configuration_is_refused_by_name(shard
     assert (version, frames) == (0, 0) and [a.shape for a in arrays] == [tuple(shape) for _, shape in facts.parameters]
 
 
+def test_room_for_a_checkpoint_counts_the_optimizer_of_each_worker(tmp_path, monkeypatch):
+    import threading
+
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    from impala.learning.checkpoints import Checkpoints
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    made = config(server__shared_optimizer=False, actor__num_actors=40)
+    node = server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
+    saved = Checkpoints(tmp_path / "other", **node._trackables).save(1, {})
+    size = sum(file.stat().st_size for file in saved.glob("tensors*"))
+    assert 200_000 < size < node.head._checkpoint_bytes() < 2 * size
+
+
 @pytest.mark.parametrize("key, value", [("total_frames", 70), ("actor__num_actors", 3), ("loss__discount", 0.5)])
 def test_a_worker_that_is_refused_says_why_in_a_line(shard, tmp_path, key, value):
     from impala.launching.processes import UsageError

@@ -201,6 +201,18 @@ def test_dpg_wants_continuous_actions_and_numbers(tmp_path):
     assert "agent.name: 'dpg' moves along the gradient of an action's value, and catch has" in result.stderr
 
 
+def test_dpg_refuses_pictures():
+    from impala import environments
+    from impala.agents import dpg
+    from impala.types import ArraySpec
+
+    config = config_lib.load("configs/apex_dpg_pendulum.yaml")
+    spec = environments.make("Pendulum-v1", num_environments=1).spec
+    dpg.check(config, spec)
+    with pytest.raises(config_lib.ConfigError, match=r"'dpg' takes observations that are numbers, and .* has frames of shape \(96, 96, 3\)"):
+        dpg.check(config, spec._replace(observation=ArraySpec((96, 96, 3), np.uint8)))
+
+
 def test_the_documented_recipe_of_ape_x_dpg_is_the_paper_s(tmp_path):
     page = (ROOT / "docs/architectures/apex.md").read_text()
     (recipe,) = re.findall(r"```yaml\n(program: apex\n.*?)```", page, flags=re.S)
