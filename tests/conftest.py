@@ -6,6 +6,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `impala` sets it: one arithmetic in all processes
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"  # what is computed here is small
+os.environ["RAY_worker_niceness"] = "0"  # 15 by default: nodes on a test's hosts would starve beside other tests
 
 
 def pytest_collection_modifyitems(items):
