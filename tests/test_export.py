@@ -43,7 +43,7 @@ def make_run(folder, **overrides):
     "overrides",
     [
         *(pytest.param(keys, marks=pytest.mark.soak) for keys in ({}, {"network__core": "lstm"})),
-        {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace"},
+        {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace", "learner__unroll_length": 2},
         {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2},
     ],
 )

@@ -83,7 +83,9 @@ def test_every_program_has_its_parts():
 R2D2 = config_lib.load("configs/r2d2_memory_chain.yaml")
 
 
-@pytest.mark.parametrize("config", [config_lib.load("configs/apex_catch.yaml"), DQN, R2D2], ids=["apex", "dqn", "r2d2"])
+@pytest.mark.parametrize("config", [
+    config_lib.load("configs/apex_catch.yaml"), *(pytest.param(config, marks=pytest.mark.soak) for config in (DQN, R2D2)),
+], ids=["apex", "dqn", "r2d2"])  # fmt: skip
 def test_a_learner_that_draws_from_its_own_memory(alone, config):
     (name, part), = bench.beside_parts_of(config).items()
     assert name == "direct_updates" and alone(part, config, 0.3) > 1
@@ -97,10 +99,10 @@ def test_several_learners_are_measured_and_a_parameter_server_has_no_learner_of_
 
 
 @pytest.mark.parametrize("name, keys, exponent, is_weighed", [
-    ("apex_catch", {}, 0.6, True), pytest.param("dqn_catch", {}, None, False, marks=pytest.mark.soak),
-    pytest.param("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True, marks=pytest.mark.soak),
-    pytest.param("r2d2_catch", {}, 0.9, True, marks=pytest.mark.soak),
+    ("apex_catch", {}, 0.6, True), ("dqn_catch", {}, None, False), ("r2d2_catch", {}, 0.9, True),
+    ("apex_catch", {"replay.priority_exponent": 0.3}, 0.3, True),
 ])  # fmt: skip
+@pytest.mark.soak
 def test_sampling_alone_is_that_of_the_program(alone, name, keys, exponent, is_weighed):
     """By priority, which costs more than uniformly, and with weights of importance."""
     config = config_lib.load(f"configs/{name}.yaml", keys)

@@ -90,6 +90,7 @@ def test_a_third_start_runs_nothing(finished):
     assert (folder / "out" / "results.csv").read_bytes() == before
 
 
+@pytest.mark.soak
 def test_a_cell_is_deterministic(finished):
     folder, _, _ = finished
     row = rows(folder / "out")[-1]

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from impala import cli
 from tests import warm
@@ -24,6 +25,8 @@ PACED = ["--environment.name", "tests.programs.paced:Catch"]
 WATCHED = [*ENDLESS, *PACED]  # needs little of the machine meanwhile
 ONE_LIFE = ["--restarts.max-in-a-row", "0"]  # a death ends the run
 START_SECONDS, END_SECONDS = 200, 150  # never reached: a loaded machine took 80 to start; four roles may take 35 to end
+
+WHOLE_OR_RESUMED = ["whole", pytest.param("resumed", marks=pytest.mark.soak)]  # how a fixture's run came to its end
 
 started: list[subprocess.Popen] = []  # what a test began; ended with it
 
@@ -114,6 +117,20 @@ def interrupted_and_resumed(folder, *arguments, first=(), meanwhile=lambda proce
     assert process.returncode == 0, errors
     assert not survivors(process)
     return rows(folder)[-1], run(*arguments, "--run", folder)
+
+
+def ended(how, folder, *arguments, first=()):
+    """Runs to the end at once, or as `interrupted_and_resumed` does: see `WHOLE_OR_RESUMED`.
+
+    Returns what `interrupted_and_resumed` does, with a first row of zeros if nothing was interrupted.
+    """
+    if how == "resumed":
+        interrupted, result = interrupted_and_resumed(folder, *arguments, first=first)
+        assert int(interrupted["updates"]) > 0
+    else:
+        interrupted, result = collections.defaultdict(lambda: "0"), run(*arguments, "--run", folder)
+    assert result.returncode == 0 and ("resuming" in result.stdout) == (how == "resumed"), result.stderr
+    return interrupted, result
 
 
 def mean_staleness(folder):

@@ -41,7 +41,7 @@ def played(configuration, num_updates):
     return training.weights().arrays, updates
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("num_workers", [1, 2, pytest.param(4, marks=pytest.mark.soak)])
 def test_a_gradient_is_as_many_updates_stale_as_there_are_other_workers(num_workers):
     _, updates = played(config(actor__num_actors=num_workers), 20)
     stale = [update.index - 1 - int(update.batch.weights_version.numpy().max()) for update in updates]

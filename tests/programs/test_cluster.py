@@ -56,6 +56,12 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def one_host():
+    with head() as address:
+        yield address
+
+
 def left() -> list[psutil.Process]:
     """Returns the processes that hosts of a cluster started for nodes: these, and fork servers."""
     found = []
@@ -114,20 +120,34 @@ def test_it_learns_on_three_hosts(cluster, tmp_path):
     wait_for(lambda: not left(), 30, "no node is left")
 
 
+def test_it_trains_and_its_logs_come_home(one_host, tmp_path):
+    process, folder = start(*CATCH, "--cluster", one_host, "--run", tmp_path, *ENDLESS, *TWO_ACTORS, *PACED), tmp_path
+    wait_until_it_trains(folder, 5)
+    assert set(nodes()) == {"learner/0", "table/0", "actor/0", "actor/1"}
+    check_that_it_ends_and_its_logs_are_here(process, folder)
+    assert not left()
+
+
+@pytest.mark.soak
 def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
     process, folder = catch(*PACED)
     actors = {name: node for name, node in nodes().items() if name.startswith("actor")}
     assert len({host_of(node) for node in actors.values()}) == 2 and len(nodes()) == 4
     assert host_of(nodes()["learner/0"]) not in {host_of(node) for node in actors.values()}
+    output = check_that_it_ends_and_its_logs_are_here(process, folder)
+    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
+
+
+def check_that_it_ends_and_its_logs_are_here(process, folder) -> str:
     last = rows(folder)[-1]
     assert float(last["rss_actors_mb"]) > 2 * 200 and float(last["rss_table_mb"]) > 100, "of all hosts"
     output = ends_in_order(process)
-    assert re.search(r"3 hosts: .*: (table/0, learner/0|learner/0, table/0)", output), output
     assert (folder / "logs/learner-0.log").is_file()
     assert "learning on /CPU:0" in (folder / "logs/learner/0").read_text()
     last = rows(folder)[-1]
     assert last["unsound_chunks"] == "0" and not restarts(folder)
     assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(last["updates"])
+    return output
 
 
 @pytest.mark.soak
@@ -555,8 +575,8 @@ def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster
         "and 1 GPUs, of which 0 are free", marks=pytest.mark.soak,
     ),
 ])  # fmt: skip
-def test_what_cannot_be_is_one_line_and_leaves_nothing(cluster, tmp_path, arguments, status, words):
-    arguments = [cluster.address if argument == "HERE" else argument for argument in arguments]
+def test_what_cannot_be_is_one_line_and_leaves_nothing(one_host, tmp_path, arguments, status, words):
+    arguments = [one_host if argument == "HERE" else argument for argument in arguments]
     done = run(*CATCH, "--run", tmp_path / "run", *TWO_ACTORS, *arguments)
     assert done.returncode == status and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not left()

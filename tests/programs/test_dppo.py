@@ -14,7 +14,7 @@ from impala.learning import checkpoints
 from impala.nodes import checking, workers, working
 from impala.replay import datasets
 from impala.types import zeros
-from tests.programs.running import interrupted_and_resumed, node, restarts, rows, run, wait_for
+from tests.programs.running import WHOLE_OR_RESUMED, ended, interrupted_and_resumed, node, restarts, rows, run, wait_for
 
 DPPO = ["train", "--config", "configs/dppo_catch.yaml"]
 SMALL = {"actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "learner.unroll_length": 12,
@@ -221,11 +221,11 @@ class _Spy:
         setattr(self._inner, name, value)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The penalty with all that is shared and two shards, ended by Ctrl-C; the next run of one shard ends by itself."""
+@pytest.fixture(scope="module", params=WHOLE_OR_RESUMED)
+def runs(request, tmp_path_factory):
+    """The penalty with all that is shared and one shard to the end at once, or with two shards until Ctrl-C first."""
     folder = tmp_path_factory.mktemp("runs") / "dppo"
-    return folder, *interrupted_and_resumed(folder, *DPPO, *SHARED, first=["--server.num-shards", "2"])
+    return folder, *ended(request.param, folder, *DPPO, *SHARED, first=["--server.num-shards", "2"])
 
 
 @pytest.mark.soak
@@ -246,12 +246,11 @@ def test_a_worker_that_is_killed_is_waited_for_and_comes_back_alone(tmp_path):
     assert int(interrupted["repeated_gradients"]) <= 1, "one that waited at the barrier at most"
 
 
-def test_it_resumes_learns_catch_and_ends_by_itself(runs):
+def test_it_learns_catch_and_ends_by_itself(runs):
     folder, interrupted, result = runs
-    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
     last = rows(folder)[-1]
     assert float(last["return_mean"]) >= 0.9
-    assert int(last["updates"]) > int(interrupted["updates"]) > 0
+    assert int(last["updates"]) > int(interrupted["updates"])
     assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
     assert {row["staleness_max"] for row in rows(folder)} <= {"0", ""}
 

@@ -237,6 +237,7 @@ def test_resumes_where_it_ended_and_refuses_another_architecture(finished, tmp_p
     assert float(rows(folder)[-1]["return_mean"]) >= 0.8  # it went on with the weights it had
 
 
+@pytest.mark.soak
 def test_falls_back_to_an_older_checkpoint_and_never_starts_afresh_in_silence(finished, tmp_path):
     source, _ = finished
     folder = tmp_path / "catch"

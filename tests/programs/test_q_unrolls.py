@@ -54,7 +54,9 @@ def test_same_seed_same_weights_and_lag_replay_and_schemes_make_a_difference():
         assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)), (lag, overrides)
 
 
-@pytest.mark.parametrize("word", CORRECTIONS_OF["q_unrolls"])
+@pytest.mark.parametrize("word", [
+    word if word in ("retrace", "q_lambda") else pytest.param(word, marks=pytest.mark.soak) for word in CORRECTIONS_OF["q_unrolls"]
+])  # fmt: skip
 def test_every_scheme_trains_with_lag_and_replay(word):
     updates, _ = final(2, **{"loss.correction": word, "replay.fraction": 0.5})
     assert all(np.isfinite(update.metrics["loss"]) for update in updates)

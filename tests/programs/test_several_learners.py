@@ -16,7 +16,9 @@ from tests.programs.running import (
     ENDLESS,
     ONE_LIFE,
     START_SECONDS,
+    WHOLE_OR_RESUMED,
     end_of,
+    ended,
     interrupted_and_resumed,
     node,
     press_ctrl_c,
@@ -30,17 +32,18 @@ from tests.programs.running import (
 TWO = ["--num-learners", "2"]
 
 
-def test_ctrl_c_ends_both_with_a_checkpoint_and_resumed_they_learn_catch(tmp_path):
+@pytest.mark.parametrize("how", WHOLE_OR_RESUMED)
+def test_they_learn_catch(tmp_path, how):
+    """Together, also if Ctrl-C ended both with a checkpoint first: the second resumed with the first one's weights."""
     folder = tmp_path / "catch"
-    first, result = interrupted_and_resumed(folder, *CATCH, *TWO, "--target-return", 0.6)
-    assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    first, _ = ended(how, folder, *CATCH, *TWO, "--target-return", 0.6)
     last = rows(folder)[-1]
     assert int(last["updates"]) > int(first["updates"]) and float(last["return_mean"]) >= 0.6
     # Totals of both: batches of 8 chunks of 20 steps, nine tenths of them some
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 8 * 20 * 0.9, rel=0.03)
     assert sum(int(pair.split(":")[1]) for pair in last["lag_histogram"].split()) % 8 == 0
     assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == int(last["skipped_updates"]) == 0
-    assert np.mean([float(row["kl_mu_pi"]) for row in rows(folder)[-3:]]) < 0.1  # the second learner's ratios too: it resumed with the first one's weights
+    assert np.mean([float(row["kl_mu_pi"]) for row in rows(folder)[-3:]]) < 0.1  # the second learner's ratios too
     assert "Traceback" not in (folder / "logs/learner/1").read_text()
 
 
