@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from impala.launching import beats
@@ -29,10 +29,10 @@ class Endable(Protocol):
     def kill(self, name: str | None = None) -> None: ...
 
 
-def in_turns(nodes: Endable, should_kill: Callable[[], bool]) -> None:
-    """Ends nodes with SIGTERM, turn after turn; kills those that take too long, or all on `should_kill`."""
+def in_turns(nodes: Endable, should_kill: Callable[[], bool], spared: Collection[str] = ()) -> None:
+    """Ends nodes but those `spared` with SIGTERM, in turns; kills those that take too long, or all on `should_kill`."""
     for turn in nodes.roles.turns():
-        members = [name for name in nodes.left() if nodes.roles.of(name).turn == turn]
+        members = [name for name in nodes.left() if nodes.roles.of(name).turn == turn and name not in spared]
         seconds = {name: _seconds_to_end(nodes, name) for name in members}
         deadlines = {name: time.monotonic() + seconds[name] for name in members}
         for name in members:

@@ -12,11 +12,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from impala.launching import beats, commands, ending, fork_server, ports, rpc
-from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE
+from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE, STARTED_VARIABLE
 from impala.launching.roles import Roles
 
 _REAP_SECONDS = 5.0
@@ -35,7 +35,7 @@ class Processes:
       should_stop: asked while modules that nodes share are imported.
     """
 
-    can_start_again, wants_end = True, False  # see `supervising.Nodes`
+    can_start_again, keeps_addresses, wants_end = True, True, False  # see `supervising.Nodes`
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,
@@ -45,6 +45,7 @@ class Processes:
         self._ports, self._should_stop = holder, should_stop
         self._commands = {command.name: command for command in starts}
         self._due: dict[str, float] = {}  # when those that ended are started again
+        self._since: dict[str, float] = {}  # see `start_again`
         self._began: dict[str, float] = {}
         self._by_name: dict[str, subprocess.Popen | fork_server.Child] = {}
         try:
@@ -98,14 +99,22 @@ class Processes:
         statuses = {name: process.poll() for name, process in self._by_name.items() if name not in self._due}
         return {name: status for name, status in statuses.items() if status is not None}
 
-    def start_again(self, name: str, seconds: float) -> None:
-        """Lets `start_due` start a node that has ended, `seconds` from now or later."""
+    def start_again(self, name: str, seconds: float, since: float | None = None) -> None:
+        """Lets `start_due` start a node that has ended, `seconds` from now or later.
+
+        Args:
+          since: what it takes for the `time.monotonic()` of its launch; None: the launch's own.
+        """
         self._due[name] = time.monotonic() + seconds
+        if since is not None:
+            self._since[name] = since
 
     def start_due(self, new_incarnation: Callable[[str], int]) -> None:
         """Starts the nodes that are due; each gets an incarnation of its own."""
         for name in [name for name, due in self._due.items() if time.monotonic() >= due]:
-            self._start(name, **{INCARNATION_VARIABLE: str(new_incarnation(name))})
+            own = {INCARNATION_VARIABLE: str(new_incarnation(name))}
+            own |= {STARTED_VARIABLE: str(self._since[name])} if name in self._since else {}
+            self._start(name, **own)
             del self._due[name]
 
     def dump_stacks(self, name: str) -> None:
@@ -114,9 +123,9 @@ class Processes:
             self.signal(name, signal.SIGCONT, signal.SIGUSR2)
             time.sleep(1.0)
 
-    def stop(self, should_kill: Callable[[], bool] = lambda: False) -> None:
-        """Ends the processes in order, or all at once on `should_kill`."""
-        ending.in_turns(self, should_kill)
+    def stop(self, should_kill: Callable[[], bool] = lambda: False, spared: Collection[str] = ()) -> None:
+        """Ends the processes in order but those `spared`, or all at once on `should_kill`."""
+        ending.in_turns(self, should_kill, spared)
 
     def has_heard(self, name: str) -> bool:
         """Returns whether a node gave any sign of life since it was started."""

@@ -222,7 +222,7 @@ class Nodes:
       should_stop: asked while it waits for room.
     """
 
-    can_start_again = True
+    can_start_again, keeps_addresses = True, False  # what starts again may stand on another host
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, folder: Path, placement: Placement, token: str,

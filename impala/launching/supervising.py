@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ class Nodes(Protocol):
 
     roles: Roles
     can_start_again: bool
+    keeps_addresses: bool  # of what is started again, so that others still find it
     wants_end: bool  # a node has called `lp.stop()`; on this machine that sends the launcher a signal instead
 
     def names(self) -> list[str]: ...
@@ -34,7 +35,7 @@ class Nodes(Protocol):
     def ended(self) -> dict[str, int]: ...
     def log(self, name: str) -> Path | None: ...
     def dump_stacks(self, name: str) -> None: ...
-    def start_again(self, name: str, seconds: float) -> None: ...
+    def start_again(self, name: str, seconds: float) -> None: ...  # here and in `stop`: more, where `keeps_addresses`
     def start_due(self, new_incarnation: Callable[[str], int]) -> None: ...
     def stop(self, should_kill: Callable[[], bool] = ...) -> None: ...
     def kill(self, name: str | None = None) -> None: ...
@@ -69,6 +70,7 @@ class Supervisor:
         self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
         self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
         self._first, self._verdict = f"{nodes.roles.head}/0", Verdict(None)  # the one on the last death
+        self._since: float | None = None  # when the checkpoint was written that nodes last started from
 
     def run(self) -> Outcome:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
@@ -113,13 +115,13 @@ class Supervisor:
             return Outcome(EXIT_TRY_AGAIN)
         return None
 
-    def _stop(self) -> None:
-        self._stop_nodes()
+    def _stop(self, **spared: Collection[str]) -> None:
+        self._stop_nodes(**spared)
         if self._interrupts.count <= 1:
             self._on_tick()  # what the nodes said last comes before what is said of them
 
-    def _stop_nodes(self) -> None:
-        self._nodes.stop(should_kill=lambda: self._interrupts.count > 1)
+    def _stop_nodes(self, **spared: Collection[str]) -> None:
+        self._nodes.stop(should_kill=lambda: self._interrupts.count > 1, **spared)
 
     def _facts(self) -> Mapping[str, Any]:
         """Returns what the first head knows, in a population that of the first member."""
@@ -197,7 +199,7 @@ class Supervisor:
         return self._verdict.seconds
 
     def _bring_back(self, name: str, how: str, seconds: float) -> Outcome | None:
-        """Starts a node again, or all of them if it does not return alone."""
+        """Starts a node again, or all if it does not return alone, but for tables that outlive their learners."""
         row = dict(node=name, cause=how, lived_seconds=round(self._nodes.lived_seconds(name), 1))
         if self._nodes.roles.of(name).returns_alone:
             self._nodes.kill(name)  # it still runs if it was silent
@@ -205,8 +207,10 @@ class Supervisor:
             self._nodes.start_again(name, seconds)
             self._keep(row, lost=0)
             return None
-        self._say(f"{name} {how}{self._why(name)}: all nodes start again, from the newest checkpoint")
-        self._stop()
+        kept = self._kept(name)
+        whom = f"all nodes but {', '.join(kept)}" if kept else "all nodes"
+        self._say(f"{name} {how}{self._why(name)}: {whom} start again, from the newest checkpoint")
+        self._stop(**({"spared": kept} if kept else {}))
         saved = [facts["saved_updates"] for facts in self._saved()]
         lost = sum(facts.get("frames", facts["saved_frames"]) - facts["saved_frames"] for facts in self._saved())
         updates = ", ".join(f"{of_member:,}" for of_member in saved)
@@ -219,9 +223,23 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self._interrupts.count:
+                self._stop_nodes()
                 return Outcome(0 if any(saved) and self._interrupts.count == 1 else EXIT_INTERRUPTED)
             time.sleep(0.1)
-        return LAUNCH_AGAIN
+        return self._start_all_but(kept) if kept else LAUNCH_AGAIN
+
+    def _kept(self, name: str) -> list[str]:
+        """Returns the tables that go on when all else starts again because of a node; none if one of them has ended."""
+        names = [each for each in self._nodes.names() if self._nodes.node(each).facts.get("outlives_learners")]
+        return names if self._nodes.keeps_addresses and {*names} <= {*self._nodes.left()} - {name} else []
+
+    def _start_all_but(self, kept: Collection[str]) -> None:
+        """Starts nodes again where the others know them; those with the weights as incarnations older than the rest."""
+        self._since = self._facts().get("saved_at") or self._since
+        heads = self._nodes.roles.heads(self._nodes.names())
+        for name in dict.fromkeys([*heads, *self._nodes.names()]):
+            if name not in kept:
+                self._nodes.start_again(name, 0.0, since=self._since)
 
     def _why(self, name: str) -> str:
         """Returns a node's last words in brackets, "" if there are none or they have been said."""

@@ -35,11 +35,16 @@ class TableNode(lp.PyNode):
     Args:
       index: of this server.
       keeper: keeps a copy on disk, which is read at the start and written at its period and at the end; None: no copy.
+      outlives_learners: what it holds is as good for a learner that starts again, from an older checkpoint.
     """
 
-    def __init__(self, make_tables: Callable[[], Sequence], index: int = 0, *, keeper: Keeper | None = None):
+    def __init__(
+        self, make_tables: Callable[[], Sequence], index: int = 0, *, keeper: Keeper | None = None,
+        outlives_learners: bool = False,
+    ):  # fmt: skip
         super().__init__(self.run)
         self._make_tables, self._index, self._keeper = make_tables, index, keeper
+        self._outlives_learners = outlives_learners
         self._address = lp.Address("reverb")
         self.allocate_address(self._address)
 
@@ -48,6 +53,7 @@ class TableNode(lp.PyNode):
 
     def run(self) -> None:
         stop = processes.prepare(roles.TABLE, self._index)
+        stop.note(outlives_learners=self._outlives_learners)
         import reverb
 
         port = lp.get_port_from_address(self._address.resolve())

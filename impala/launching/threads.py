@@ -16,7 +16,7 @@ from impala.launching.roles import Roles
 class Threads:
     """The nodes of a program as threads of this process; like `Processes`, but none can be killed or started again."""
 
-    can_start_again, wants_end = False, False  # see `supervising.Nodes`
+    can_start_again, keeps_addresses, wants_end = False, False, False  # see `supervising.Nodes`
 
     def __init__(self, manager, roles: Roles, listener: beats.Listener):
         self._manager, self.roles, self._listener = manager, roles, listener

@@ -20,10 +20,10 @@ def add_tables(program, config: Config, spec: EnvironmentSpec, run: Run) -> list
     def make():
         return make_tables(config, spec)
 
-    return [
-        program.add_node(TableNode(make, index, keeper=make_keeper(config, spec, run, index)), "table")
-        for index in range(config.learner.num_learners)
-    ]
+    def node(index):
+        return TableNode(make, index, keeper=make_keeper(config, spec, run, index), outlives_learners=True)
+
+    return [program.add_node(node(index), "table") for index in range(config.learner.num_learners)]
 
 
 def make_tables(config: Config, spec: EnvironmentSpec, *, is_limited: bool = True) -> list:
@@ -57,12 +57,13 @@ def make_keeper(config: Config, spec: EnvironmentSpec, run: Run, index: int = 0)
 
 def from_replay(place: Place, table):
     """Makes the source of windows that are drawn from a replay table alone; `table` is its client."""
+    from impala.launching import processes
     from impala.replay import checks, prioritised, windows
 
-    config, run, replay = place.config, place.run, place.config.replay
+    config, replay = place.config, place.config.replay
     origins = checks.ExpectedOrigins(
-        config.seed, run.incarnation, config.actor.num_actors, config.actor.num_environments, 1,
-        outlives_launches=True,
+        config.seed, processes.incarnation(place.run.incarnation), config.actor.num_actors,
+        config.actor.num_environments, 1, outlives_launches=True,
     )  # fmt: skip
     spec = windows.window_spec(agents.of(config).make_chunk_spec(config, place.spec))
     settings = dict(

@@ -16,7 +16,7 @@ ROLES = Roles([
 class Nodes:
     """A learner and an actor, of which the learner has told `facts`."""
 
-    roles, can_start_again, wants_end = ROLES, True, False
+    roles, can_start_again, keeps_addresses, wants_end = ROLES, True, True, False
 
     def __init__(self, **facts):
         self.facts = facts
@@ -42,6 +42,26 @@ def test_a_learner_that_ends_in_order_is_done_unless_it_says_that_it_is_not(fact
     assert set(supervisor(**facts)._unasked({"learner/0": 0})) == unasked
     assert set(supervisor(**facts)._unasked({"learner/0": 0, "actor/0": 0})) == unasked | {"actor/0"}
     assert set(supervisor(**facts)._unasked({"learner/0": 1})) == {"learner/0"}
+
+
+@pytest.mark.parametrize("died, left, keeps_addresses, kept", [
+    ("learner/0", {"table/0", "table/1", "actor/0"}, True, ["table/0", "table/1"]),
+    ("learner/0", {"table/0", "table/1"}, False, []),  # on a cluster they would not be found again
+    ("table/1", {"table/0", "learner/0"}, True, []), ("learner/0", {"table/0", "actor/0"}, True, []),
+    ("table/1", {"table/0", "table/1", "learner/0"}, True, []),  # it is silent
+])  # fmt: skip
+def test_tables_outlive_their_learners_unless_one_of_them_ended_too(died, left, keeps_addresses, kept):
+    class Replaying(Nodes):
+        names = staticmethod(lambda: ["table/0", "table/1", "learner/0", "actor/0"])
+
+        def node(self, name):
+            return beats.Node(0.0, False, "running", 100.0, {"outlives_learners": name.startswith("table")})
+
+    Replaying.left, Replaying.keeps_addresses = staticmethod(lambda: list(left)), keeps_addresses
+    watching = supervising.Supervisor(
+        Replaying(), None, on_tick=lambda: None, say=print, restarts=None, new_incarnation=None
+    )
+    assert watching._kept(died) == kept
 
 
 class Members(Nodes):

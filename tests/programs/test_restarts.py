@@ -129,6 +129,36 @@ def test_a_killed_table_brings_all_back_from_the_newest_checkpoint(catch):
     kill_what_holds_the_state(*catch("--checkpoint-period-seconds", 2), "table/0")
 
 
+SHARED = ["train", "--config", "configs/gorila_catch.yaml", "--replay.shared", "true"]
+
+
+@pytest.mark.parametrize("config, name", [
+    (["train", "apex_catch"], "learner/0"),
+    *(pytest.param(*case, marks=pytest.mark.soak) for case in [
+        (["train", "apex_catch", "--num-learners", 2], "learner/1"), (["train", "dqn_catch"], "learner/0"),
+        (["train", "r2d2_catch"], "learner/0"), (SHARED, "server/0"),
+    ]),
+])  # fmt: skip
+def test_what_is_replayed_outlives_the_learner(catch, config, name):
+    """Its table goes on; what was played by weights that are lost is drawn as all else is."""
+    process, folder = catch("--checkpoint-period-seconds", 2, config=config)
+    kept = [each for each in ("table/0", "table/1") if not each.endswith("1") or "--num-learners" in config]
+    tables = [node(process, table).pid for table in kept]
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    victim, last = node(process, name), rows(folder)[-1]
+    victim.kill()
+    comes_back(process, victim, name)
+    learns_on(folder)
+    since = [row for row in rows(folder) if float(row["wall_seconds"]) > float(last["wall_seconds"]) + 3]
+    assert int(since[-1]["replay_size"]) >= int(last["replay_size"]) >= 1_000
+    assert [node(process, table).pid for table in kept] == tables and len(restarts(folder)) == 1
+    output = ends_in_order(process)
+    assert f"{name} ended with signal 9: all nodes but {', '.join(kept)} start again, from the newest checkpoint" in output
+    assert rows(folder)[-1]["unsound_chunks"] == "0"
+    seconds = [float(each["wall_seconds"]) for each in rows(folder)]
+    assert seconds == sorted(seconds) and seconds[-1] < 300
+
+
 @pytest.mark.soak
 def test_a_killed_evaluator_evaluates_again(catch):
     process, folder = catch(config=["train", "apex_catch"])
