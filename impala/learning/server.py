@@ -127,7 +127,12 @@ class ParameterServer:
     @property
     def target_number(self) -> int:
         """The number of the newest θ⁻: another one for each."""
-        return self.num_replaced + (self.version // self._rules.target_period if self._rules.target_period else 0)
+        return self.num_replaced + (self.num_target_copies or 0)
+
+    @property
+    def num_target_copies(self) -> int | None:
+        """How often θ was copied into θ⁻ so far; None: there is no θ⁻."""
+        return self.version // self._rules.target_period if self._rules.target_period else None
 
     def push(self, push: Push, accepted: Callable[[int], None] = lambda version: None) -> Verdict:
         """Applies a gradient, or refuses it; with a barrier, waits for those of other workers first.

@@ -217,6 +217,7 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
         (f"gradients of staleness 0 to {row['staleness_max']}", _bars(histogram)),
         ("gradients accepted", _count(row, "accepted_gradients")),
         ("stale/outlier/not finite/repeated", " / ".join(refused)),
+        *([("copies into the target network", _count(row, "target_copies"))] if row.get("target_copies") else []),
     ]
 
 

@@ -31,7 +31,7 @@ Q_COLUMNS = (
 )  # fmt: skip
 SERVER_COLUMNS = (
     "accepted_gradients", "stale_gradients", "repeated_gradients", "nonfinite_gradients", "outlier_gradients",
-    "server_busy_fraction",
+    "server_busy_fraction", "target_copies",
     "staleness_mean", "staleness_expected", "staleness_max", "staleness_histogram", "surrogate_clip", "penalty",
 )  # fmt: skip
 UNIT_COLUMNS = ("silent_units", "dormant_units")

@@ -431,5 +431,6 @@ class ServerNode(ShardNode):
         columns = {f"{verdict.name.lower()}_gradients": counts[verdict] for verdict in verdicts}
         scheduled = self._scheduled(self.frames())
         penalty = dict(penalty=self.statistics.beta(self.server.statistics)) if self.statistics.has_penalty else {}
-        columns |= penalty | self._explores() | dict(server_busy_fraction=busy) | self._staleness()
+        copies = dict(server_busy_fraction=busy, target_copies=self.server.num_target_copies)
+        columns |= penalty | self._explores() | copies | self._staleness()
         self.head.log(scheduled=scheduled, fill=None, columns=columns)

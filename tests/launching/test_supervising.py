@@ -78,6 +78,9 @@ class Members(Nodes):
     def names(self):
         return ["learner/0", "learner/1", "actor/0"]
 
+    def left(self):
+        return self.names()
+
     def stop(self, should_kill):
         pass
 

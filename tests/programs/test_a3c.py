@@ -15,6 +15,7 @@ from impala.learning.server import Push
 from impala.nodes import checking, exchanging, server_node, workers
 from impala.nodes.run import Run
 from tests.programs.running import (
+    evaluated_and_exported,
     interrupted_and_resumed,
     mean_staleness,
     node,
@@ -145,6 +146,10 @@ def test_it_resumes_learns_catch_and_ends_by_itself(runs):
     assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
     since_it_was_resumed = int(last["updates"]) - int(interrupted["updates"])
     assert int(last["accepted_gradients"]) == since_it_was_resumed, "each is an update"
+
+
+def test_it_is_evaluated_and_exported(runs, tmp_path):
+    evaluated_and_exported(runs[0], tmp_path / "model", {"logits", "value"})
 
 
 def test_its_staleness_is_that_of_two_workers(runs):

@@ -15,6 +15,7 @@ from tests.programs.running import (
     WHOLE_OR_RESUMED,
     end_of,
     ended,
+    evaluated_and_exported,
     played_by,
     press_ctrl_c,
     refused,
@@ -70,17 +71,8 @@ def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(t
     assert process.returncode == 0, errors
 
 
-def test_it_is_evaluated_and_exported(runs, tmp_path, capsys):
-    import tensorflow as tf
-
-    folder, *_ = runs
-    assert cli.main(["evaluate", str(folder), "--episodes", "32"]) == 0
-    # At random −0.6. Weights a few updates after a perfect evaluation may be at a bad moment.
-    assert float(capsys.readouterr().out.split()[0]) > 0
-    assert cli.main(["export", str(folder), "--output", str(tmp_path / "model")]) == 0
-    model = tf.saved_model.load(str(tmp_path / "model"))
-    answer = model.act(tf.zeros([1, 2, 10, 5]), tf.ones([1, 2], tf.bool))
-    assert set(answer) == {"q"} and answer["q"].shape == (2, 3)
+def test_it_is_evaluated_and_exported(runs, tmp_path):
+    evaluated_and_exported(runs[0], tmp_path / "model", {"q"})
 
 
 @pytest.mark.soak

@@ -21,6 +21,7 @@ from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step
 from tests.programs.running import (
     END_SECONDS,
     START_SECONDS,
+    evaluated_and_exported,
     interrupted_and_resumed,
     press_ctrl_c,
     refused,
@@ -152,17 +153,7 @@ def test_rows_tell_of_exploration_replay_and_errors_and_not_of_a_policy(runs):
 
 @pytest.mark.soak
 def test_it_is_evaluated_and_exported(runs, tmp_path):
-    folder, _, _ = runs
-    result = run("evaluate", folder, "--episodes", 32)
-    # At random −0.6. Weights a few updates after a perfect evaluation may be at a bad moment: 0.75, 0.3 have been seen.
-    assert result.returncode == 0 and float(result.stdout.split()[0]) > 0, result.stderr
-    result = run("export", folder, "--output", tmp_path / "model")
-    assert result.returncode == 0, result.stderr
-    import tensorflow as tf
-
-    model = tf.saved_model.load(str(tmp_path / "model"))
-    answer = model.act(tf.zeros([1, 2, 10, 5]), tf.ones([1, 2], tf.bool))
-    assert set(answer) == {"q"} and answer["q"].shape == (2, 3)
+    evaluated_and_exported(runs[0], tmp_path / "model", {"q"})
 
 
 def make_lockstep(**overrides):

@@ -21,6 +21,7 @@ from tests.programs.running import (
     END_SECONDS,
     WHOLE_OR_RESUMED,
     ended,
+    evaluated_and_exported,
     mean_staleness,
     node,
     restarts,
@@ -241,6 +242,11 @@ def test_it_learns_catch_and_ends_by_itself(runs):
     assert float(last["evaluation_mean"]) >= 0.9
     assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
     assert mean_staleness(folder) == pytest.approx(1.0, abs=0.15)
+    assert int(last["target_copies"]) == int(last["updates"]) // 200 > 1
+
+
+def test_it_is_evaluated_and_exported(runs, tmp_path):
+    evaluated_and_exported(runs[0], tmp_path / "model", {"q"})
 
 
 def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs, tmp_path):
