@@ -26,7 +26,7 @@ def stranger():
         yield listening, f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("banner", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
+@pytest.mark.parametrize("banner", [pytest.param(b"", marks=pytest.mark.soak), b"SSH-2.0-OpenSSH_9.2\r\n"])
 def test_a_port_of_something_else_is_refused_in_one_line(monkeypatch, stranger, banner):
     listening, address = stranger
     kept = []
@@ -38,13 +38,13 @@ def test_a_port_of_something_else_is_refused_in_one_line(monkeypatch, stranger, 
                 kept[-1].sendall(banner)
 
     threading.Thread(target=greet, daemon=True).start()
-    monkeypatch.setattr(ray_cluster, "_PROBE_SECONDS", 3.0)
+    monkeypatch.setattr(ray_cluster, "_PROBE_SECONDS", 10.0)  # Ray has to be imported meanwhile
     began = time.monotonic()
     with pytest.raises(ConfigError) as refusal:
         ray_cluster.connect(address, is_trusted=False)
     (line,) = refusal.value.lines
-    assert line.startswith(f"--cluster {address}: no answer of Ray's within 3 s; expected HOST:PORT where"), line
-    assert len(kept) >= 2 and time.monotonic() - began < 30
+    assert line.startswith(f"--cluster {address}: no answer of Ray's within 10 s; expected HOST:PORT where"), line
+    assert len(kept) >= 2 and time.monotonic() - began < 60
 
 
 def test_ctrl_c_ends_the_wait_for_an_answer(stranger, tmp_path):
