@@ -569,7 +569,7 @@ KEYS = st.one_of(
     st.sampled_from(config_lib.keys()), st.sampled_from(list(Config.model_fields)), st.text(max_size=12),
     st.sampled_from(config_lib.keys()).map(lambda key: key.swapcase()),
 )  # fmt: skip
-ANY_TIME = settings(deadline=None, derandomize=True, max_examples=100, suppress_health_check=list(HealthCheck))
+ANY_TIME = settings(deadline=None, derandomize=True, max_examples=50, suppress_health_check=list(HealthCheck))
 
 
 def builds_or_refuses(call):

@@ -43,7 +43,9 @@ def make_run(folder, **overrides):
     "overrides",
     [
         *(pytest.param(keys, marks=pytest.mark.soak) for keys in ({}, {"network__core": "lstm"})),
-        {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace", "learner__unroll_length": 2},
+        pytest.param(
+            {"network__core": "lstm", "agent__name": "q_unrolls", "loss__correction": "retrace"}, marks=pytest.mark.soak,
+        ),
         {"environment__name": "atari:pong", "network__torso": "shallow", "learner__unroll_length": 2},
     ],
 )

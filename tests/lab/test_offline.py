@@ -26,8 +26,8 @@ def river(**overrides):
 
 @pytest.fixture(scope="module")
 def study():
-    """River swim after 60 updates, seen by policies 0, 20 and 60 updates old."""
-    rows = offline.lag_study(river(), [0, 20, 60], num_updates=60, num_chunks=128)
+    """River swim after 60 updates, seen by policies 0 and 60 updates old."""
+    rows = offline.lag_study(river(), [0, 60], num_updates=60, num_chunks=128)
     return {(row.lag, row.scheme): row for row in rows}
 
 
@@ -35,13 +35,13 @@ ALL = (*corrections.SCHEMES, *losses.POLICY_TERMS)
 
 
 def test_every_scheme_has_a_row_for_every_lag(study):
-    assert set(study) == {(lag, scheme) for lag in (0, 20, 60) for scheme in ALL}
+    assert set(study) == {(lag, scheme) for lag in (0, 60) for scheme in ALL}
     assert all(np.isfinite(row[2:]).all() for row in study.values())
 
 
 def test_policy_terms_change_the_gradient_and_not_the_targets(study):
     """PPO's gradient at π = μ is the plain one; later it clips. ε is too small to matter. Nothing is replayed here."""
-    for lag in (0, 20, 60):
+    for lag in (0, 60):
         of = {scheme: study[lag, scheme] for scheme in ALL}
         assert of["ppo_clip"].bias == of["td_lambda"].bias and of["epsilon_max"].bias == of["none"].bias
         np.testing.assert_allclose(of["epsilon_add"].gradient_norm, of["none"].gradient_norm, rtol=1e-2)
@@ -61,8 +61,8 @@ def test_on_policy_the_schemes_agree_and_point_along_the_on_policy_gradient(stud
 
 
 def test_stale_data_is_worth_less(study):
-    sizes = [study[lag, "vtrace"].effective_sample_size for lag in (0, 20, 60)]
-    assert sizes[0] > 0.999 > 0.98 > sizes[1] > 0.8 > sizes[2]
+    sizes = [study[lag, "vtrace"].effective_sample_size for lag in (0, 60)]
+    assert sizes[0] > 0.999 and 0.8 > sizes[1]
 
 
 def test_exact_values_of_river_swim():

@@ -9,7 +9,8 @@ from impala.agents.actor_critic import make_learner, make_network
 from impala.environments import make
 
 
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_compiled_step_matches_the_plain_one(optimizer):
     overrides = {"learner.optimizer": optimizer, "learner.epsilon": 0.01}
     plain_config = config_lib.load("configs/catch.yaml", overrides)

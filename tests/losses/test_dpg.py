@@ -120,7 +120,7 @@ def test_a_linear_system_with_a_known_q():
         forward=network.on_windows, max_grad_norm=1e3, after_update=[renew],
     )  # fmt: skip
     random = np.random.default_rng(0)
-    for t in range(3_000):
+    for t in range(1_500):
         x, u = random.uniform(-1, 1, 256), random.uniform(-1, 1, 256)
         batch = EMPTY._replace(
             observation=tf.constant(np.stack([x, a * x + b * u])[..., None], tf.float32),
@@ -128,7 +128,7 @@ def test_a_linear_system_with_a_known_q():
             r_t=tf.constant(-(x**2 + cost * u**2)[None], tf.float32), discount_t=tf.ones([1, 256]),
             weights_version=tf.zeros([256], tf.int64), origin=tf.zeros([256, 6], tf.int64),
         )  # fmt: skip
-        learner.update(batch, 2e-3 if t < 2_000 else 2e-4)
+        learner.update(batch, 2e-3 if t < 1_000 else 2e-4)
     x = np.linspace(-0.7, 0.7, 15, dtype=np.float32)[:, None]
     np.testing.assert_allclose(network._online.policy(tf.constant(x))[:, 0], -gain * x[:, 0], atol=0.1)
     u = -x[::-1] * 0.5

@@ -133,7 +133,9 @@ def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_differ
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == is_same, overrides
 
 
-@pytest.mark.parametrize("keys", [{}, {"loss.correction": "retrace", "agent.policy_epsilon": 0.2}])
+@pytest.mark.parametrize("keys", [
+    pytest.param({}, marks=pytest.mark.soak), {"loss.correction": "retrace", "agent.policy_epsilon": 0.2},
+])  # fmt: skip
 def test_first_priorities_are_the_learners_with_the_same_weights(keys):
     """Before the first update there is one network, and a sequence's core state is not too old."""
     training, before = make_lockstep(**keys), {}

@@ -268,7 +268,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(VALUES)
 def test_any_value_comes_back(value):
     assert_same(round_trip(value), value)
