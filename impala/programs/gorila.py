@@ -48,4 +48,4 @@ def _add_table(program: lp.Program, config: Config, spec: EnvironmentSpec, run: 
     def make_tables():
         return replaying.make_tables(config, spec, is_limited=False)
 
-    return program.add_node(TableNode(make_tables, run.member), "table")
+    return program.add_node(TableNode(make_tables, run.member, outlives_learners=True), "table")

@@ -155,7 +155,7 @@ def test_what_is_replayed_outlives_the_learner(catch, config, name):
     assert [node(process, table).pid for table in kept] == tables and len(restarts(folder)) == 1
     output = ends_in_order(process)
     assert f"{name} ended with signal 9: all nodes but {', '.join(kept)} start again, from the newest checkpoint" in output
-    assert rows(folder)[-1]["unsound_chunks"] == "0"
+    assert rows(folder)[-1]["unsound_chunks"] in ("0", ""), "a server of parameters sees none"
     seconds = [float(each["wall_seconds"]) for each in rows(folder)]
     assert seconds == sorted(seconds) and seconds[-1] < 300
 
