@@ -114,16 +114,17 @@ class Checks:
         if not 0 <= origin.task < source.num_tasks:
             return "task", f"{origin}; expected one of {source.num_tasks} tasks"
         oldest = 0 if source.outlives_launches else source.incarnation
+        is_older = origin.incarnation < source.incarnation  # of a table that was filled before this learner's start
         is_ours = (
             origin.run == source.run
             and oldest <= origin.incarnation < MAX_INCARNATIONS
             and 0 <= origin.actor < source.num_actors
             and 0 <= origin.environment < source.num_environments
-            and 0 <= origin.seq <= (_MOST_SEQ if now < before else seq + _FAR)
+            and 0 <= origin.seq <= (_MOST_SEQ if is_older or now < before else seq + _FAR)
         )
         if not is_ours:
             return "origin", f"{origin}; expected an environment of {source}, and no leap of seq"
-        if origin.incarnation < source.incarnation:
+        if is_older:
             newest = np.inf  # a resumed learner may be behind the one whose weights acted
         if not 0 <= version.min() <= version.max() <= newest:
             return "version", f"{version.tolist()} of {origin}; expected 0 to {newest}, the newest"
