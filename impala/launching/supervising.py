@@ -115,13 +115,14 @@ class Supervisor:
             return Outcome(EXIT_TRY_AGAIN)
         return None
 
-    def _stop(self, **spared: Collection[str]) -> None:
-        self._stop_nodes(**spared)
+    def _stop(self, spared: Collection[str] = ()) -> None:
+        self._stop_nodes(spared)
         if self._interrupts.count <= 1:
             self._on_tick()  # what the nodes said last comes before what is said of them
 
-    def _stop_nodes(self, **spared: Collection[str]) -> None:
-        self._nodes.stop(should_kill=lambda: self._interrupts.count > 1, **spared)
+    def _stop_nodes(self, spared: Collection[str] = ()) -> None:
+        more = {"spared": spared} if spared else {}  # only nodes that keep their addresses know the argument
+        self._nodes.stop(should_kill=lambda: self._interrupts.count > 1, **more)
 
     def _facts(self) -> Mapping[str, Any]:
         """Returns what the first head knows, in a population that of the first member."""
@@ -210,7 +211,7 @@ class Supervisor:
         kept = self._kept(name)
         whom = f"all nodes but {', '.join(kept)}" if kept else "all nodes"
         self._say(f"{name} {how}{self._why(name)}: {whom} start again, from the newest checkpoint")
-        self._stop(**({"spared": kept} if kept else {}))
+        self._stop(spared=kept)
         saved = [facts["saved_updates"] for facts in self._saved()]
         lost = sum(facts.get("frames", facts["saved_frames"]) - facts["saved_frames"] for facts in self._saved())
         updates = ", ".join(f"{of_member:,}" for of_member in saved)
@@ -234,7 +235,7 @@ class Supervisor:
         return names if self._nodes.keeps_addresses and {*names} <= {*self._nodes.left()} - {name} else []
 
     def _start_all_but(self, kept: Collection[str]) -> None:
-        """Starts nodes again where the others know them; those with the weights as incarnations older than the rest."""
+        """Starts all other nodes again, at their addresses; heads first, so that actors are of later incarnations."""
         self._since = self._facts().get("saved_at") or self._since
         heads = self._nodes.roles.heads(self._nodes.names())
         for name in dict.fromkeys([*heads, *self._nodes.names()]):

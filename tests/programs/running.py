@@ -216,11 +216,12 @@ def _session(process):
         return None
 
 
-def played_by(process, folder, everyone):
-    """Draws from the run's replay table, once something was evaluated, until windows of `everyone` have come.
+def played_by(folder, everyone, *arguments):
+    """Runs, and draws from the replay table, once something was evaluated, until windows of `everyone` have come.
 
     Returns the (actor, environment) of all that came, `everyone` or not; an actor may begin late.
     """
+    process = start(*arguments, "--run", folder, "--target-return", 2)
     import reverb
 
     from impala.replay import tables
@@ -232,6 +233,7 @@ def played_by(process, folder, everyone):
         samples = client.sample(tables.REPLAY, 400, emit_timesteps=False, unpack_as_table_signature=True)
         origins = [Origin(*sample.data["origin"].tolist()) for sample in samples]
         seen |= {(origin.actor, origin.environment) for origin in origins}
+    ends_in_order(process)
     return seen
 
 

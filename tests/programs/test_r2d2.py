@@ -5,7 +5,7 @@ import pytest
 
 from impala import config as config_lib
 from impala import lockstep
-from tests.programs.running import WHOLE_OR_RESUMED, end_of, ended, played_by, press_ctrl_c, refused, rows, run, start
+from tests.programs.running import WHOLE_OR_RESUMED, ended, played_by, refused, rows, run
 
 R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "8"]  # or soon over
 EVERYONE = {(0, environment) for environment in range(16)}
@@ -44,11 +44,7 @@ def test_how_often_a_step_is_trained_on_is_held_and_steps_are_counted(runs):
 
 @pytest.mark.soak
 def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(tmp_path):
-    process = start(*R2D2, "--run", tmp_path / "run", "--target-return", 2)
-    assert played_by(process, tmp_path / "run", EVERYONE) == EVERYONE
-    press_ctrl_c(process)
-    errors = end_of(process)
-    assert process.returncode == 0, errors
+    assert played_by(tmp_path / "run", EVERYONE, *R2D2) == EVERYONE
 
 
 @pytest.mark.soak
