@@ -28,6 +28,7 @@ from tests.programs.running import (
 )
 
 A3C = ["train", "--config", "configs/a3c_catch.yaml"]
+ALONG_FIRST = {"previous_action", "previous_reward", "weights_version", "origin", "is_replayed"}  # [B, …]; others [T, B, …]
 SMALL = {"actor.num_environments": 4, "actor.num_lanes": 1, "learner.batch_size": 4, "target_return": None}
 
 
@@ -71,15 +72,32 @@ def test_two_workers_with_a_barrier_are_one_with_twice_the_environments():
     list(zip(range(10), again.updates()))
     again.close()
     for first, second in zip(worker_batches[::2], worker_batches[1::2]):
-        axes = {"previous_action", "previous_reward", "weights_version", "origin", "is_replayed"}
         both = type(first)(*(
-            () if isinstance(a, tuple) else tf.concat([a, b], axis=0 if name in axes else 1)
+            () if isinstance(a, tuple) else tf.concat([a, b], axis=0 if name in ALONG_FIRST else 1)
             for name, a, b in zip(first._fields, first, second)
         ))  # fmt: skip
         learner.update(both, learning_rate=two.learner.learning_rate, entropy_cost=two.loss.entropy_cost, epsilon=two.learner.epsilon)
     for one, other in zip(learner.weights().arrays, training.weights().arrays):
         np.testing.assert_allclose(one, other, atol=1e-6)
     assert learner.num_updates == 10
+
+
+def test_a_gradient_is_the_sum_over_its_steps():
+    """Every step twice, in environments that stand beside their likes, gives twice the gradient."""
+    made = config(learner__max_grad_norm=1e6)
+    worker = workers.make(made, checking.check(made), 0)
+    worker.assign(0, 0, [v.numpy() for v in worker.variables], np.zeros(0))
+    while (batch := worker.batch()) is None:
+        worker.act()
+    twice = type(batch)(*(
+        () if isinstance(array, tuple) else tf.repeat(array, 2, axis=0 if name in ALONG_FIRST else 1)
+        for name, array in zip(batch._fields, batch)
+    ))  # fmt: skip
+    once, doubled = (worker.differentiate(what).arrays for what in (batch, twice))
+    assert max(np.abs(gradient).max() for gradient in once) > 1e-3
+    for one, two in zip(once, doubled):
+        np.testing.assert_allclose(two, 2 * one, rtol=1e-5, atol=1e-6)
+    worker.close()
 
 
 def test_behind_a_terminal_the_return_is_0_as_in_the_papers_algorithm():
