@@ -11,6 +11,7 @@ config          ◀─ agents and everything right of them                      
 """
 
 import ast
+import functools
 import io
 import re
 import subprocess
@@ -112,9 +113,19 @@ def unit_of(module):
     return module.split(".")[0]
 
 
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path):
-    """Yields (line, dotted name, name imported from it or None) of every import statement of a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Returns (line, dotted name, name imported from it or None) of every import statement of a file."""
+    return list(_imports(path))
+
+
+def _imports(path):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name, None
@@ -124,8 +135,13 @@ def imports(path):
                 yield node.lineno, node.module, alias.name
 
 
+@functools.cache
 def arrows():
-    """Yields (importing module, imported module, line, text) within the package."""
+    """Returns (importing module, imported module, line, text) within the package."""
+    return list(_arrows())
+
+
+def _arrows():
     for module, path in MODULES.items():
         for line, name, attribute in imports(path):
             if name == "impala" and attribute is None:
@@ -167,7 +183,7 @@ def test_what_may_be_imported_in_part_is_imported_in_part():
 
 def _uses_only(module, imported, names):
     """Whether a module that is imported whole (`from impala import x as y`) is asked for `names` only."""
-    tree = ast.parse(MODULES[module].read_text())
+    tree = tree_of(MODULES[module])
     aliases = {
         alias.asname or alias.name
         for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
@@ -310,9 +326,9 @@ NAMED = {("lab.report", "vtrace"): "the scheme that a report compares all others
 AMBIGUOUS = {"none", "is"}  # words of other keys too: a scheme only if it is compared with a `correction`
 
 
-def comparisons_in(source):
+def comparisons_in(tree):
     """Yields (line, words, attributes) of every ==, !=, in, not in and match: the strings and the x of `….x` in it."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.Match):
@@ -324,9 +340,10 @@ def comparisons_in(source):
         yield node.lineno, words, {side.attr for side in sides if isinstance(side, ast.Attribute)}
 
 
+@functools.cache
 def comparisons():
     """The same of every module, with its name before them."""
-    return ((module, *found) for module, path in MODULES.items() for found in comparisons_in(path.read_text()))
+    return [(module, *found) for module, path in MODULES.items() for found in comparisons_in(tree_of(path))]
 
 
 def test_nobody_else_asks_which_program_it_is():
@@ -352,9 +369,9 @@ def test_nobody_else_asks_for_an_agent_or_a_scheme_by_name():
 
 
 def test_the_finder_of_names_finds_them():
-    (found,) = comparisons_in("x = config.loss.correction not in ('clear', 'laser')")
+    (found,) = comparisons_in(ast.parse("x = config.loss.correction not in ('clear', 'laser')"))
     assert found == (1, {"clear", "laser"}, {"correction"})
-    (found,) = comparisons_in("match config.program:\n    case 'a3c' | 'dppo':\n        pass")
+    (found,) = comparisons_in(ast.parse("match config.program:\n    case 'a3c' | 'dppo':\n        pass"))
     assert found == (1, {"a3c", "dppo"}, {"program"})
 
 
@@ -371,10 +388,15 @@ WIDE = {
 PATH_LINES = 1_900  # of code, from environment to weights
 
 
+@functools.cache
 def functions():
-    """Yields (module, name with its class, node) of every function of the package."""
+    """Returns (module, name with its class, node) of every function of the package."""
+    return list(_functions())
+
+
+def _functions():
     for module, path in MODULES.items():
-        for outer in ast.walk(ast.parse(path.read_text())):
+        for outer in ast.walk(tree_of(path)):
             for node in getattr(outer, "body", []) if isinstance(getattr(outer, "body", None), list) else []:
                 if isinstance(node, ast.FunctionDef):
                     within = f"{outer.name}." if isinstance(outer, ast.ClassDef) else ""
