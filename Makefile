@@ -26,8 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 train: venv  ## train on Pong; resumes the run when there is one
 	.venv/bin/impala train pong $(ARGS)
 
+# Bytecode is written even where the variable forbids it: some hundred processes import the same files.
 test: venv  ## the tests, without the soak tests
-	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: venv  ## the tests that take minutes to hours
 	.venv/bin/python -m pytest -m soak --timeout=7200 $(ARGS)

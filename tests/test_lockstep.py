@@ -310,8 +310,8 @@ def test_every_scheme_trains_with_lag_and_replay(word):
     assert updates[-1].metrics["grad_norm"] > 0
 
 
-@pytest.mark.parametrize("word", ["none", "one_step_is", "vtrace", "vtrace_unweighted_pg", "leaky_vtrace",
-                                  "per_decision_is", "full_is", "weighted_is", "td_lambda", "clear", "laser"])  # fmt: skip
+@pytest.mark.parametrize("word", ["one_step_is", "vtrace", "per_decision_is", "full_is", "weighted_is", "td_lambda", "clear",
+    *(pytest.param(word, marks=pytest.mark.soak) for word in ("vtrace_unweighted_pg", "leaky_vtrace", "laser"))])  # fmt: skip
 def test_on_policy_the_schemes_are_one_algorithm(word):
     """The same weights after five updates as without correction; ratios are 1 up to the last bits."""
     arrays = lockstep_weights(word)

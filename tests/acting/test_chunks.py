@@ -263,10 +263,13 @@ class HalfShaded(scripted.Scripted):
         return frames
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize(
-    "torso, kind",
-    [*((torso, "discrete") for torso in ("mlp", "minatar", "shallow", "nature", "resnet")), ("mlp", "multi_discrete"), ("mlp", "continuous")],
+    "torso, core, kind",
+    [
+        *((torso, "none", "discrete") for torso in ("mlp", "minatar", "shallow", "nature", "resnet")),
+        ("mlp", "lstm", "discrete"), ("shallow", "lstm", "discrete"),  # what a core gets does not depend on the torso's kind
+        *(("mlp", core, kind) for core in ("none", "lstm") for kind in ("multi_discrete", "continuous")),
+    ],
 )  # fmt: skip
 def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core, kind):
     """With the weights that acted, every importance ratio is 1: nothing was shifted, stacked or masked askew."""
