@@ -74,6 +74,14 @@ def test_a_run_that_replays_shows_its_table_and_its_priorities(tmp_path, drawn):
     assert {*columns} & {*drawn} == {"transitions in replay", "samples per insert"}
 
 
+def test_a_run_with_a_parameter_server_shows_its_staleness(tmp_path, drawn):
+    rows = [METRICS | dict(frames=frames, lag_mean="", staleness_mean=mean) for frames, mean in ((1e6, 1.0), (2e6, 0.9))]
+    write(tmp_path / "run" / "metrics.csv", rows)
+    plots.draw([tmp_path / "run"], tmp_path / "curves.png")
+    (label,) = [label for label in drawn if "staleness" in label]
+    assert drawn[label] == [([1.0, 2.0], [1.0, 0.9])] and not [label for label in drawn if "lag" in label]
+
+
 def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
     write(tmp_path / "run" / "metrics.csv", [METRICS | dict(frames=frames) for frames in (3e6, 6e6)])
     write(tmp_path / "run" / "episodes.csv", [dict(frames=1, score=""), dict(frames=2, score=5.0)])

@@ -310,8 +310,11 @@ def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
         ({"learner.batch_size": 16}, "learner.batch_size=16: with program=a3c a worker's gradient is of one chunk of each of its environments; expected actor.num_environments, 32"),
         ({"server.max_staleness": -1}, "server.max_staleness: got -1; input should be greater than or equal to 0"),
         ({"server.max_staleness": 1, "server.barrier": True}, "server.max_staleness=1: with server.barrier none is stale; expected null"),
+        ({"server.num_late": 1}, "server.num_late=1; expected 0 without a barrier"),
         ({"server.shared_optimizer": False, "server.barrier": True}, "server.shared_optimizer=False: with server.barrier an update is of all workers' gradients; expected true"),
         ({"loss.correction": "laser"}, "loss.correction=laser: not with program=a3c, whose workers send gradients: no trajectory is replayed"),
+        ({"loss.correction": "clear"}, "loss.correction=clear: not with program=a3c"),
+        ({"loss.correction": "impact"}, "loss.correction=impact: not with program=a3c"),
         ({"loss.popart": True}, "loss.popart=True: not with program=a3c"),
         ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=a3c; expected 1"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=a3c; expected 0.0"),
@@ -323,6 +326,20 @@ def test_what_a3c_cannot_do_is_refused(overrides, words):
     with pytest.raises(config_lib.ConfigError) as caught:
         config_lib.load("configs/a3c_catch.yaml", overrides)
     assert words in str(caught.value)
+
+
+def test_more_shards_than_tensors_are_too_many(tmp_path, monkeypatch):
+    import threading
+
+    import impala.launching  # noqa: F401, isort: skip
+    import launchpad as lp
+
+    from impala.launching.processes import UsageError
+
+    monkeypatch.setattr(lp, "stop_event", threading.Event)
+    made = config(server__num_shards=9)
+    with pytest.raises(UsageError, match="server.num_shards=9: more than the 8 tensors of the network; expected at most 8"):
+        server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
 
 
 @pytest.mark.soak

@@ -102,6 +102,11 @@ def test_without_value_epochs_beta_is_adapted_by_the_next_iterations_first_gradi
     training.close()
 
 
+def test_an_update_waits_for_all_workers_but_those_that_may_be_late():
+    made = config(actor__num_actors=3, server__num_late=1)
+    assert working.rules_of(made).num_awaited == 2 and working.rules_of(config(actor__num_actors=3)).num_awaited == 3
+
+
 CLIPPED = dict(loss__surrogate_clip=0.4, total_frames=1000, learner__learning_rate_schedule="linear", loss__entropy_cost=0.0, learner__max_grad_norm=1e6)
 
 

@@ -175,6 +175,13 @@ def test_the_worker_says_which_loss_is_an_outlier_and_the_server_refuses_it(shar
     gradient = worker.differentiate(batch)
     answer = exchange(gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient))
     assert answer.verdict == servers.Verdict.ACCEPTED and answer.version == 1
+    arrays = [0 * array for array in node.server.read()[2]]
+    for number in (5, 5):  # the second time as if the answer had been lost
+        node.server.push(servers.Push(0, 0, number, 1, arrays, 20))
+    node._log()
+    row = node.status()
+    counted = [row[f"{verdict}_gradients"] for verdict in ("accepted", "outlier", "repeated", "stale", "nonfinite")]
+    assert counted == [2, 1, 1, 0, 0]
     worker.close()
 
 
