@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from impala.config.sections import CORRECTIONS_OF
 from impala.monitoring import metrics
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -47,6 +48,20 @@ def test_an_environment_of_ones_own(capsys):
 def test_every_column_of_metrics_is_defined():
     defined = set(re.findall(r"`(\w+)`", (Path(__file__).parents[1] / "docs/metrics.md").read_text()))
     assert set(metrics.COLUMNS) <= defined
+
+
+def test_every_correction_is_explained():
+    rows = set(re.findall(r"^\| \[?`(\w+)`", (Path(__file__).parents[1] / "docs/corrections.md").read_text(), flags=re.M))
+    words = {word for schemes in CORRECTIONS_OF.values() for word in schemes}
+    assert rows == words - {"clip", "penalty"}, "those two are PPO's, explained below the tables"
+
+
+def test_every_folder_of_results_is_in_its_index():
+    folder = Path(__file__).parents[1] / "docs/results"
+    index = (folder / "README.md").read_text()
+    linked = set(re.findall(r"\]\((\w+)/README.md\)", index))
+    assert all((folder / name / "README.md").is_file() for name in linked)
+    assert linked | set(re.findall(r"`(\w+)`", index)) == {path.name for path in folder.iterdir() if path.is_dir()}
 
 
 def test_every_file_and_make_target_that_the_readme_names_exists():
