@@ -25,13 +25,15 @@ _SHIPPED = {"train": shipped.trainings, "bench": shipped.trainings, "compare": s
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as a ConfigError."""
 
+    pair: tuple[str | None, str | None] = (None, None)  # the program and the agent whose keys `train --help` lists
+
     def error(self, message: str):
         usage = " ".join(self.format_usage().removeprefix("usage: ").split())
         raise config_lib.ConfigError([f"{self.prog}: {message.removeprefix('argument ')}; expected {usage}"])
 
     def format_help(self) -> str:
         is_of_train = self.get_default("command") is train
-        return super().format_help() + (f"\n{_keys_and_defaults(_program_of(sys.argv))}\n" if is_of_train else "")
+        return super().format_help() + (f"\n{_keys_and_defaults(*self.pair)}\n" if is_of_train else "")
 
 
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
@@ -157,6 +159,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     if not arguments[0].startswith("-") and arguments[0] not in commands:
         name = arguments[0]
         raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
+    commands["train"].pair = _pair_of(arguments) if {"-h", "--help"} & {*arguments} else (None, None)
     line, word = shlex.join(["impala", *arguments]), None
     if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
         word = arguments.pop(1)  # as a positional argument it would match a key's value
@@ -209,23 +212,31 @@ def _count(text: str) -> int:
     return 0 if text == "0" else _positive(text)
 
 
-def _program_of(arguments: list[str]) -> str | None:
-    """Returns the program that a command line names, or None if it names no existing one."""
+def _pair_of(arguments: list[str]) -> tuple[str | None, str | None]:
+    """Returns program and agent that a command line or the configuration it names chooses, None where it does not."""
+    given = {}
     for word, following in zip(arguments, [*arguments[1:], ""]):
-        name = following if word == "--program" else word.removeprefix("--program=")
-        if name in uses.AGENTS:
-            return name
-    return None
+        name, is_joined, value = word.partition("=")
+        given.setdefault(name, value if is_joined else following)
+    path = given.get("--config") or shipped.trainings().get(arguments[1] if arguments[1:] else "")
+    program, agent = given.get("--program"), given.get("--agent.name")
+    if path:
+        with contextlib.suppress(Exception):  # whoever trains with it is told what is wrong
+            data = config_lib.read_yaml(path)
+            program = program or data.get("program", "impala")
+            agent = agent or (data.get("agent") or {}).get("name") or uses.AGENTS[program][0]
+    return (program, agent) if program in uses.AGENTS else (None, None)
 
 
-def _keys_and_defaults(program: str | None) -> str:
-    """Returns a line for each key: those that `program` and its agents use, or all."""
+def _keys_and_defaults(program: str | None, agent: str | None) -> str:
+    """Returns a line for each key: those that `program` and its agents use, or of these `agent` alone, or all."""
     lines = []
-    for key, default, text in config_lib.documented(program):
+    for key, default, text in config_lib.documented(program, agent):
         start = f"  --{key.replace('_', '-'):33} {default:15} "
         lines += textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=54 * " ") or [start.rstrip()]
     of = f" with program {program}" if program else ""
-    hint = "" if program else " (of one program: --program NAME --help)"
+    of += f" and agent {agent}" if agent in uses.AGENTS.get(program, ()) else ""
+    hint = "" if program else " (of one program: WORD --help, or --program NAME --help)"
     return "\n".join([f"keys of a configuration{of}, their defaults, and what they may be{hint}:", *lines])
 
 

@@ -19,7 +19,8 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
     from impala.learning import checkpoints
     from impala.nodes.checking import check
 
-    network = agents.of(config).make_network(config, check(config))
+    spec = check(config)  # first: it says in a line what is wrong with an agent of the user's own
+    network = agents.of(config).make_network(config, spec)
     if best and not (folder / "best").is_dir():
         raise config_lib.ConfigError([
             f"{folder}: holds no best weights; expected a run with evaluator.num_episodes above 0"

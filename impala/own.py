@@ -49,9 +49,10 @@ def call(function: Callable, **arguments) -> Any:
 
 
 def file_and_hash(word: str) -> str:
-    """Returns the file of the module that holds what `word` names, and the start of its SHA-256; or "of no file".
+    """Returns the file of the module that `word` names, and the start of its SHA-256; or "of no file".
 
-    What names a module of a package, as `package:module`, is in that module's file.
+    What names a module of a package, as `package:module`, is in that module's file. What a package itself holds may be
+    written in any of its files: the hash is of them all. What a module imports from elsewhere is in no hash.
     """
     module_name, _, path = word.partition(":")
     try:
@@ -63,6 +64,7 @@ def file_and_hash(word: str) -> str:
                 break
             found = inner
         path = Path(found.origin)
-        return f"{path} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+        files = sorted(path.parent.rglob("*.py")) if found.submodule_search_locations else [path]
+        return f"{path} sha256:{hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()[:16]}"
     except Exception:  # no such module, a built-in one, or a parent package that cannot be imported
         return "of no file"

@@ -347,6 +347,17 @@ def test_help_names_every_key(capsys):
     assert cli.main(["--help"]) == 0
 
 
+@pytest.mark.parametrize("arguments, of", [
+    (["dqn_catch"], " with program dqn and agent q_learning,"), (["--config", "configs/r2d2_catch.yaml"], " with program seed and agent r2d2,"),
+    (["--program=seed", "--agent.name", "r2d2"], " with program seed and agent r2d2,"), (["--program", "seed"], " with program seed,"),
+    (["catch"], " with program impala and agent actor_critic,"), (["catch", "--agent.name=q_unrolls"], " with program impala and agent q_unrolls,"),
+    (["--config", "no such file"], ","), (["--program", "nonsense"], ","), (["nonsense"], ","),
+])  # fmt: skip
+def test_help_lists_the_keys_of_the_chosen_pair(capsys, arguments, of):
+    assert cli.main(["train", *arguments, "--help"]) == 0
+    assert f"keys of a configuration{of}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments, expected", [
     (["bench", "--environment.name", "atari:pnog"], "did you mean atari:pong?"),
     (["bench", "--config", "configs/catch.yaml", "--network.torso", "shallow"], "expected mlp"),

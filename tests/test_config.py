@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from impala import config as config_lib
-from impala.config import Config, ConfigError, reading, uses
+from impala.config import Config, ConfigError, reading, shipped, uses
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 ROOT = Path(__file__).parents[1]
@@ -687,8 +687,19 @@ def test_help_names_all_agents_of_a_program_and_where_their_defaults_differ():
     assert len([a for a, b in zip(sections, sections[1:]) if a != b]) == len(set(sections)) - 1, "a section in two places"
     documented = {key: (default, text) for key, default, text in config_lib.documented("seed")}
     assert documented["learner.unroll_length"] == ("20", "T, agent steps; with r2d2 80")
+    documented = {key: (default, text) for key, default, text in config_lib.documented("seed", "r2d2")}
+    assert documented["learner.unroll_length"] == ("80", "T, agent steps") and "loss.entropy_cost" not in documented
+    assert documented["agent.name"] == ("r2d2", "actor_critic | r2d2; or package.module:name")
+    expected = "n_step | retrace | tree_backup | q_lambda | peng_q_lambda | is | package.module:name"
+    assert documented["loss.correction"] == ("n_step", expected)
     (name,) = [text for key, _, text in config_lib.documented() if key == "agent.name"]
     assert all(agent in name for agents in uses.AGENTS.values() for agent in agents)
+
+
+def test_shipped_agents_that_explore_beyond_their_policy_are_evaluated():
+    loaded = {word: config_lib.load(path) for word, path in shipped.trainings().items()}
+    exploring = {word for word, config in loaded.items() if config.agent.name in uses.EXPLORING}
+    assert len(exploring) >= 18 and all(loaded[word].evaluator.num_episodes > 0 for word in exploring)
 
 
 def test_what_a_key_may_be_is_documented():

@@ -56,6 +56,9 @@ def own_retrace(*, q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log
     return q_targets(q_tm1=q_tm1, q_t=q_t, a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, mask_t=mask_t, log_pi_tm1=log_pi_tm1,
                      log_pi_t=log_pi_t, log_mu_tm1=log_mu_tm1, trace=lambda log_rho, _: lambda_ * clipped_exp(log_rho, 1.0))
 
+def of_other_numbers(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
+    return Targets(tf.cast(v_tm1, tf.float64), v_tm1)
+
 def of_every_action(*, q_tm1, **others):
     return QTargets(q_tm1, q_tm1)
 
@@ -125,6 +128,36 @@ class Checks:
     locals().update(vars(actor_critic))
     check = staticmethod(lambda config, spec: {}["rate"])
 """
+WRONG_AGENTS = """
+import numpy as np
+from types import SimpleNamespace
+
+from impala.agents import actor_critic, q_learning
+from impala.acting.behaviours import Behaviour
+from impala.types import Discrete
+
+def of(agent, **other):
+    return SimpleNamespace(**vars(agent) | other)
+
+def more_actions(config, spec, **kwargs):
+    return q_learning.make_network(config, spec._replace(actions=Discrete(spec.actions.num_actions + 3)), **kwargs)
+
+def other_choice(config, spec, **kwargs):
+    behaviour = q_learning.make_behaviour(config, spec, **kwargs)
+    return behaviour._replace(choose=lambda numbers, random: (numbers[0], behaviour.choose(numbers, random)[1]))
+
+def other_loss(config, network, group=None):
+    learner = q_learning.make_learner(config, network, group=group)
+    learner._loss = lambda outputs: 0.0
+    return learner
+
+network = of(q_learning, make_network=more_actions)
+chunk = of(q_learning, make_chunk_spec=lambda *_, **__: None)
+behaviour = of(q_learning, make_behaviour=lambda *_, **__: None)
+choice = of(q_learning, make_behaviour=other_choice)
+schedules = of(actor_critic, make_schedules=lambda *_: lambda frames: 3)
+loss = of(q_learning, make_learner=other_loss)
+"""
 AGENT_OF = {  # by program: the shipped agent that one's own is made of
     "impala": "actor_critic", "seed": "actor_critic", "ga3c": "actor_critic", "a3c": "actor_critic", "dppo": "ppo",
     "dqn": "q_learning", "apex": "q_learning", "gorila": "q_learning",
@@ -144,6 +177,13 @@ def folder(tmp_path_factory):
     for name in set(AGENT_OF.values()):
         (folder / "my_parts" / f"{name}.py").write_text(f"from impala.agents.{name} import *\n")
     (folder / "my_parts" / "half_agent.py").write_text(HALF_AGENT)
+    (folder / "my_parts" / "wrong.py").write_text(WRONG_AGENTS)
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "__init__.py").write_text("from my_package.inner import thing\n")
+    (folder / "my_package" / "inner.py").write_text("thing = 1\n")
+    (folder / "my_games.py").write_text(
+        "import gymnasium\ngymnasium.register('MyPole-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=50)\n"
+    )
     (folder / "my_parts" / "broken.py").write_text("import numpy\n1 / 0\n")
     sys.path.append(str(folder))
     yield folder
@@ -198,6 +238,10 @@ def test_file_and_hash(folder):
     assert own.file_and_hash("my_parts:nothing").startswith(f"{folder}/my_parts/__init__.py sha256:")
     path.write_text(AGENT)
     assert own.file_and_hash("my_parts.agent:x") == before
+    package = own.file_and_hash("my_package:thing")
+    assert package.startswith(f"{folder}/my_package/__init__.py sha256:")
+    (folder / "my_package" / "inner.py").write_text("thing = 2\n")
+    assert own.file_and_hash("my_package:thing") != package, "what it imports from its own files is its own, too"
     assert own.file_and_hash("nowhere.at_all:x") == own.file_and_hash("sys:x") == "of no file"
 
 
@@ -297,6 +341,12 @@ def test_a_function_that_makes_environments_all_at_once(folder):
     assert checking.check(catch(environment__name="my_parts.all:pairs")).actions == Discrete(3)
 
 
+def test_a_gymnasium_id_behind_the_module_that_registers_it(folder):
+    config = catch(environment__name="my_games:MyPole-v0")
+    assert checking.check(config).actions == Discrete(2)
+    assert own.file_and_hash(config.environment.name).startswith(f"{folder}/my_games.py sha256:")
+
+
 # --- mistakes
 
 
@@ -326,6 +376,13 @@ def tried_out_here(command, *, input, capture_output):
     (dict(agent__name="my_parts.half_agent:Checks"), "agent.name: 'my_parts.half_agent:Checks' fails when it is tried out: KeyError: 'rate'"),
     (dict(agent__name="my_parts:nothing"), "agent.name: 'my_parts:nothing' cannot be imported"),
     (dict(agent__name="my_parts:agent"), "AttributeError: 'OwnAgentConfig' object has no attribute 'rate'"),
+    (dict(loss__correction="my_parts.all:of_other_numbers"), "returns target_tm1 of float64; expected float32"),
+    (dict(program="dqn", agent__name="my_parts.wrong:network"), "has a network with outputs of shape (6,); its behaviour expects (3,)"),
+    (dict(program="dqn", agent__name="my_parts.wrong:chunk"), "returns NoneType from make_chunk_spec; expected impala.types.Chunk"),
+    (dict(program="dqn", agent__name="my_parts.wrong:behaviour"), "returns NoneType from make_behaviour; expected impala.acting.behaviours.Behaviour"),
+    (dict(program="dqn", agent__name="my_parts.wrong:choice"), "chooses actions of shape (2, 3) for 2 environments; expected (2,)"),
+    (dict(program="dqn", agent__name="my_parts.wrong:loss"), "takes 1 positional argument but 2 were given"),
+    (dict(agent__name="my_parts.wrong:schedules"), "returns 3 from its schedules; expected a dict with learning_rate"),
     (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
     (dict(environment__name="my_parts.all:number"), "environment.name: 'my_parts.all:number' cannot be made"),
     (dict(environment__name="my_parts.all:Guess"),
@@ -334,10 +391,23 @@ def tried_out_here(command, *, input, capture_output):
 def test_mistakes_are_one_line(folder, overrides, says, monkeypatch):
     if "Exiting" not in str(overrides):  # parts are tried out in another process, which imports TensorFlow: once is enough
         monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+    if "my_parts.wrong" in str(overrides):
+        shipped = config_lib.load(f"configs/{overrides.get('program', 'catch')}_catch.yaml".replace("catch_catch", "catch"))
+        config = config_lib.build(config_lib.as_data(shipped), {key.replace("__", "."): value for key, value in overrides.items()})
+    else:
+        config = catch(**overrides)
     with pytest.raises(ConfigError) as caught:
-        checking.check(catch(**overrides))
+        checking.check(config)
     (line,) = caught.value.lines
     assert says in line and "\n" not in line
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_run_whose_agent_is_not_to_be_found_here_is_refused_in_a_line(folder, capsys, tmp_path, command):
+    text = config_lib.dump(catch(agent__name="my_parts:agent", agent__rate=1e-3)).replace("my_parts:agent", "elsewhere:agent")
+    (tmp_path / "config.yaml").write_text(text)
+    (line,) = running.refused(capsys, command, tmp_path)
+    assert line == "agent.name: 'elsewhere:agent' cannot be imported: ModuleNotFoundError: No module named 'elsewhere'"
 
 
 @pytest.mark.parametrize("program", AGENT_OF)

@@ -26,6 +26,12 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
             f"agent.name: 'dpg' moves along the gradient of an action's value, and {spec.name} has {spec.actions}; "
             "expected continuous actions"
         ])  # fmt: skip
+    if spec.parts:
+        parts = ", ".join(f"{name} {part.shape}" for name, part in spec.parts)
+        raise ConfigError([
+            f"agent.name: 'dpg' takes one array, and {spec.name} has observations of several parts ({parts}); expected "
+            "another environment"
+        ])  # fmt: skip
     if spec.num_stacked > 1 or len(spec.observation.shape) > 2:
         raise ConfigError([
             f"agent.name: 'dpg' takes observations that are numbers, and {spec.name} has frames of shape "

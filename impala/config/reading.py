@@ -16,6 +16,7 @@ import yaml
 from impala.config import shipped, uses
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.schema import DEFAULTS_OF, Config
+from impala.config.sections import CORRECTIONS_OF
 
 
 class _Loader(yaml.SafeLoader):
@@ -192,14 +193,16 @@ def keys() -> list[str]:
     return [key for key, _, _ in documented()]
 
 
-def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
+def documented(program: str | None = None, agent: str | None = None) -> Iterator[tuple[str, str, str]]:
     """Yields for each dotted key: the key, its default as YAML, and its choices and meaning (its source comment).
 
     With `program`, yields only the keys that it and its agents use, with the defaults of the program and its first
-    agent; where another agent's is another, the text says so.
+    agent; where another agent's is another, the text says so. With one of its agents, yields that one's alone.
     """
     rows: dict[str, tuple[str, str]] = {}
-    for agent in uses.AGENTS[program] if program else (None,):
+    agents = uses.AGENTS[program] if program else (None,)
+    agents = (agent,) if agent in agents else agents
+    for agent in agents:
         defaults = _defaults(program, agent) if program else {}
         for key, default, text in _documented(Config, (agent,) if agent else ()):
             if program and not (uses.is_of_program(key, program, agent) and uses.is_of_agent(key, agent)):
@@ -211,6 +214,11 @@ def documented(program: str | None = None) -> Iterator[tuple[str, str, str]]:
     names = uses.AGENTS[program] if program else dict.fromkeys(itertools.chain(*uses.AGENTS.values()))
     first, said = rows["agent.name"]
     rows["agent.name"] = first, said.replace(first, " | ".join(names), 1)
+    if program and "loss.correction" in rows:
+        schemes = {word for each in agents for word in CORRECTIONS_OF[each]}
+        first, said = rows["loss.correction"]
+        choices = said.partition("; ")[0].split(" | ")
+        rows["loss.correction"] = first, " | ".join(word for word in choices if word in schemes or ":" in word)
     sections = list(dict.fromkeys(key.split(".")[0] for key in rows))
     for key in sorted(rows, key=lambda key: sections.index(key.split(".")[0])):
         yield key, *rows[key]

@@ -182,9 +182,9 @@ class ReplayConfig(Model):
     min_size: Count = 50_000  # transitions before the first update
     samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
     priority_exponent: Fraction = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
-    importance_exponent: Fraction = 0.4  # β: how much of that the weights of a batch take back; 1 all of it
+    importance_exponent: Fraction = 0.4  # β: how far importance weights correct for it; 1: fully
     shared: bool = False  # one table for all workers, else each has its own of that size
-    checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between the table's; null: none
+    checkpoint_minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None  # between copies of it on disk; null: none
 
 
 class ActorCriticConfig(Model):

@@ -310,7 +310,7 @@ class Grid:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:
-        """Returns what a row counts as: its return, or the task's 0 where no episode ended or a better run diverged."""
+        """Returns what a row counts as: its return; the task's 0 if no episode ended; at most that if it diverged."""
         value, zero = float(row["return"]), self.config.tasks[cell.task].scale[0]
         if not math.isfinite(value):
             return zero

@@ -148,7 +148,7 @@ def difference(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estima
 
 
 def p_value(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
-    """Returns how likely a `difference` as large is by other seeds alone, if there is none (Welch's test)."""
+    """Returns the p-value of Welch's test: how likely a `difference` as large is if the true one is 0."""
     from scipy import stats
 
     error, freedom = _error(one, other)

@@ -159,7 +159,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def _subreaper():
-    """Makes this process, during the block, the parent of its descendants whose own parent ends (prctl(2))."""
+    """Makes descendants whose parent ends within the block children of this process (prctl(2))."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:

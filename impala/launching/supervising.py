@@ -129,7 +129,7 @@ class Supervisor:
         return self._nodes.node(self._first).facts
 
     def _saved(self) -> list[Mapping[str, Any]]:
-        """Returns what each node knows that writes checkpoints: one, or one for each member of a population."""
+        """Returns the facts of each node that writes checkpoints: of one, or of one for each member of a population."""
         heads = (self._nodes.node(name).facts for name in self._nodes.roles.heads(self._nodes.names()))
         return [facts for facts in heads if "saved_updates" in facts]
 

@@ -139,7 +139,7 @@ class Epochs:
         return np.concatenate([unroll.v_behaviour_tm1, last])
 
     def _measure(self, whole: Batch) -> None:
-        """Adds to the increments, for the penalty, the KL by which the iteration's updates have moved the policy."""
+        """With a penalty, adds KL(old policy ‖ new policy) of the iteration to the increments."""
         if self._statistics.has_penalty:
             logits = self._logits(*network_inputs(whole))[: len(whole.a_tm1)]
             distribution = self._network.distribution

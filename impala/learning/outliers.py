@@ -53,5 +53,5 @@ class Outliers:
 
     @property
     def deviation(self) -> float:
-        """Of the losses' sizes, the standard one."""
+        """The standard deviation of the losses' sizes."""
         return math.sqrt(max(0.0, self._total_of_squares / self._weight - self.mean**2)) if self._weight else 0.0

@@ -108,7 +108,7 @@ class ParameterServer:
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
-        self.num_replaced = self._least_version = 0  # how often all was replaced; the version since the last time
+        self.num_replaced = self._least_version = 0  # how often all was replaced; the version then
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
         self._judged: dict[int, tuple[int, int]] = {}  # by worker: life and number of the last one with a verdict
         self._admitted: dict[int, tuple[int, int]] | None = None  # while paused: by worker, up to which it may push
@@ -126,7 +126,7 @@ class ParameterServer:
 
     @property
     def target_number(self) -> int:
-        """The number of the newest θ⁻: another one for each."""
+        """The number of the newest θ⁻; it rises whenever θ⁻ changes."""
         return self.num_replaced + (self.num_target_copies or 0)
 
     @property

@@ -7,14 +7,20 @@ import json
 import pickle
 import subprocess
 import sys
+import sysconfig
+import textwrap
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from impala import agents, own
 from impala.config import Config, ConfigError
 from impala.monitoring import metrics
-from impala.types import EnvironmentSpec
+from impala.types import Chunk, EnvironmentSpec, map_fields, zeros
 
+# What no user has to fix: the last line of a traceback that lies elsewhere says where the mistake is.
+_PACKAGE = f"{Path(agents.__file__).parents[1]}/"
+_LIBRARIES, _STANDARD = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 _ANSWER = "own parts: "  # begins our line on stdout, where the parts may print, too
 
 
@@ -140,6 +146,8 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
             array = tf.convert_to_tensor(getattr(found, name))
             if array.shape != shape:
                 return f"returns {name} of shape {tuple(array.shape)} for [T, B] = {shape}; expected the same"
+            if array.dtype != tf.float32:
+                return f"returns {name} of {array.dtype.name}; expected float32"
         return None
 
     return _imported(word, test)
@@ -147,13 +155,21 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
 def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     agent, asked = own.load(word), agents.members(config)
-    agent.make_chunk_spec(config, spec, **({"version_per_step": True} if config.has_central_inference else {}))
-    agent.make_behaviour(config, spec, greedy=False)
-    agent.make_schedules(config)(0)
+    chunk = agent.make_chunk_spec(config, spec, **({"version_per_step": True} if config.has_central_inference else {}))
+    if not isinstance(chunk, Chunk):
+        return f"returns {type(chunk).__name__} from make_chunk_spec; expected impala.types.Chunk"
     network = agent.make_network(config, spec, on_cpu=True)
-    agent.make_learner(config, network, group=None)
+    if problem := _behaves(agent.make_behaviour(config, spec, greedy=False), network, spec):
+        return problem
+    numbers = agent.make_schedules(config)(0)
+    if not isinstance(numbers, dict) or "learning_rate" not in numbers:
+        return f"returns {numbers!r} from its schedules; expected a dict with learning_rate, of arguments of an update"
+    learner = agent.make_learner(config, network, group=None)
+    batch = _blank(config, network, spec, chunk)
     if "make_differentiator" in asked:
-        agent.make_differentiator(config, network)
+        agent.make_differentiator(config, network)(batch, **_without_optimizers(numbers))
+    else:
+        learner.update(batch, **numbers)
     if "make_exploration" in asked:
         amount = agent.make_exploration(config, spec)(0)
         agent.make_behaviour(config, spec, explore=lambda: amount)
@@ -165,7 +181,56 @@ def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     return None
 
 
+def _behaves(behaviour, network, spec: EnvironmentSpec) -> str | None:
+    """Returns what is wrong with the action that a behaviour chooses by the network's outputs, for a first step."""
+    import numpy as np
+
+    from impala.acting.behaviours import Behaviour
+    from impala.acting.policies import network_outputs
+
+    if not isinstance(behaviour, Behaviour):
+        return f"returns {type(behaviour).__name__} from make_behaviour; expected impala.acting.behaviours.Behaviour"
+    n, (shape, dtype), action = 2, spec.observation, spec.actions.array
+    window, is_first = np.zeros((spec.num_stacked, n, *shape), dtype), np.ones((1, n), bool)
+    memory = ()
+    if behaviour.core_state_shape:
+        state = np.zeros((n, *behaviour.core_state_shape), np.float32)
+        memory = np.zeros((1, n, *action.shape), action.dtype), np.zeros((1, n), np.float32), state
+    outputs = network_outputs(network)(window, is_first, *memory)[: len(behaviour.numbers)]
+    for output, expected in zip(outputs, behaviour.numbers):
+        if np.shape(output) != (n, *expected.shape):
+            return f"has a network with outputs of shape {np.shape(output)[1:]}; its behaviour expects {expected.shape}"
+    chosen, kept = behaviour.choose(outputs, np.random.default_rng(0))
+    if np.shape(chosen) != (n, *action.shape):
+        return f"chooses actions of shape {np.shape(chosen)} for {n} environments; expected {(n, *action.shape)}"
+    shapes, wanted = [np.shape(array)[1:] for array in kept], [array.shape for array in behaviour.kept.values()]
+    return None if shapes == wanted else f"keeps arrays of shapes {shapes} of a decision; expected {wanted}"
+
+
+def _blank(config: Config, network, spec: EnvironmentSpec, chunk: Chunk):
+    """Returns the first batch that comes of zeros."""
+    import numpy as np
+    import tensorflow as tf
+
+    from impala.agents import shared
+    from impala.replay import datasets
+
+    size = config.learner.batch_size
+    batch = datasets.stack(size * [datasets.marked(zeros(chunk), is_replayed=config.replays_alone)])
+    if config.has_use_for("replay.importance_exponent"):
+        batch = batch._replace(importance=np.ones(size, np.float32))
+    if config.has_parameter_server and not config.replays_alone:
+        return next(iter(shared.make_batches(config, network, spec, 0, 0)(batch)))
+    return map_fields(tf.convert_to_tensor, batch)
+
+
+def _without_optimizers(numbers: dict) -> dict:
+    return {name: value for name, value in numbers.items() if name not in ("learning_rate", "epsilon")}
+
+
 def told(error: BaseException) -> str:
-    """Returns an error and the line that raised it, which the user has to fix."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    """Returns an error in one line, and the place in the user's files that raised it, if it is one of those."""
+    text = textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder=" …")
+    places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+              if not frame.filename.startswith((_PACKAGE, _LIBRARIES, _STANDARD, "<"))]  # fmt: skip
+    return f"{text} ({places[-1]})" if places else text

@@ -121,7 +121,7 @@ def write_back_priorities(learning, source, config: Config, index: int) -> None:
 def count_frames(learning, name: str, num_steps: Callable[[], int]) -> None:
     """Makes the frames of a `LearnerNode`'s run those that were played, not those that were trained on.
 
-    They advance with the learners' agreements alone: all learners have the same clock and the same schedules, and the
+    They change only when the learners agree on an update: so all have the same clock and the same schedules, and the
     last row, the last checkpoint and the last line that is printed count the same.
 
     Args:

@@ -193,7 +193,7 @@ def test_dpg_wants_continuous_actions_and_numbers(tmp_path, capsys):
     assert not (tmp_path / "run").exists(), "before anything starts"
 
 
-def test_dpg_refuses_pictures():
+def test_dpg_refuses_pictures_and_parts():
     from impala import environments
     from impala.agents import dpg
     from impala.types import ArraySpec
@@ -203,6 +203,8 @@ def test_dpg_refuses_pictures():
     dpg.check(config, spec)
     with pytest.raises(config_lib.ConfigError, match=r"'dpg' takes observations that are numbers, and .* has frames of shape \(96, 96, 3\)"):
         dpg.check(config, spec._replace(observation=ArraySpec((96, 96, 3), np.uint8)))
+    with pytest.raises(config_lib.ConfigError, match=r"'dpg' takes one array, and .* of several parts \(angle \(3,\)\)"):
+        dpg.check(config, spec._replace(parts=(("angle", ArraySpec((3,), np.float32)),)))
 
 
 def test_what_is_not_set_is_as_published():
