@@ -122,6 +122,16 @@ def test_ppo_with_one_pass_over_one_batch_is_a2c(name):
             np.testing.assert_allclose(one, other, atol=2e-6)
 
 
+def test_recurrent_ppo_with_one_pass_is_the_recurrent_learner():
+    """Its core's state goes on from unroll to unroll too, and its gradient goes back to the start of one: truncated."""
+    recurrent = dict(network__core="lstm", network__core_size=8)
+    ppo = config("dppo", loss__correction="clip", loss__lambda=1.0, loss__reduction="sum", agent__num_epochs=1, agent__num_minibatches=1,
+                 agent__normalise_advantages="none", agent__kl_hinge=1000.0, learner__max_grad_norm=MAX_NORM, **recurrent)  # fmt: skip
+    impala, _ = played(config("impala", **recurrent))
+    for one, other in zip(impala, played(ppo)[0], strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
 WORDS = sorted(set(typing.get_args(Correction)) - {"vtrace"})
 
 

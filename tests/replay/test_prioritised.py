@@ -1,5 +1,6 @@
 """Priorities in a real table: how often windows are drawn, what is written back, what a full table drops."""
 
+import threading
 import time
 
 import numpy as np
@@ -123,6 +124,32 @@ def test_priorities_of_windows_that_were_drawn_and_then_dropped_are_ignored(serv
     expected = dict(zip([*range(10, 20), *range(100, 110)], probabilities(np.where(is_old, 50.0, 1.0), 0.6)))
     np.testing.assert_allclose(probability, [expected[first] for first in seen.tolist()], rtol=1e-5)
     assert {*seen.tolist()} == expected.keys() and client.server_info()[tables.REPLAY].current_size == 20
+
+
+def test_writing_back_holds_nobody_up_and_what_waits_goes_in_large_requests(served):
+    """While the table answers slowly the learner goes on; of a window's priorities the newest is sent."""
+    _, client = served(np.ones(10))
+    may_go, sent = threading.Event(), []
+
+    class Slow:
+        def mutate_priorities(self, table, updates):
+            sent.append(dict(updates))
+            assert may_go.wait(30)
+            client.mutate_priorities(table, updates=updates)
+
+    writer = prioritised.PriorityWriter(Slow())
+    began = time.monotonic()
+    for number, keys in enumerate((range(1), range(6_000), range(3))):  # of no window: Reverb ignores them
+        writer.put(np.array(keys, np.uint64), np.full(len(keys), 1.0 + number))
+        while not sent:
+            time.sleep(0.01)
+    assert time.monotonic() - began < 5 and len(sent) == 1
+    may_go.set()
+    while sum(map(len, sent)) < 6_001:
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+    assert [len(one) for one in sent] == [1, 5_000, 1_000]
+    assert [sent[1][key] for key in (0, 2, 3)] == [3.0, 3.0, 2.0]
 
 
 def test_reverb_does_not_tell_which_priorities_came_too_late(served):
