@@ -27,7 +27,7 @@ from pathlib import Path
 
 from impala import agents
 from impala import config as config_lib
-from impala.bench import central_inference, group, parameter_server, parts, schemes, traffic, whole, windows
+from impala.bench import central_inference, frames, group, parameter_server, parts, schemes, traffic, whole, windows
 from impala.nodes import estimates
 from impala.nodes.checking import check
 
@@ -99,6 +99,8 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
         result["separate"] = parameter_server.separate_rate(config, 2 * _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["bytes_per_frame"] = _alone(_traffic, config)
+    if config.has_use_for("network.normalisation") and config.network.normalisation != "raw":
+        result["normalisation_fractions"] = _alone(frames.normalisation_fractions, config, 4 * _PART_SECONDS)
     if config.has_use_for("loss.clip_rho"):  # V-based schemes
         result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)
         result["vtrace_fraction_of_learner"] = result["scheme_fractions_of_learner"]["vtrace"]
@@ -171,6 +173,9 @@ def _print_measured(result: dict, config: config_lib.Config) -> None:
     sizes = result["bytes_per_frame"]
     print(f"{sum(sizes.values()):,.0f} bytes cross between processes for each emulator frame: "
           + ", ".join(f"{name} {size:,.0f}" for name, size in sizes.items()))  # fmt: skip
+    if shares := result.get("normalisation_fractions"):
+        print(f"network.normalisation={config.network.normalisation} takes {100 * shares['inference']:.1f} % of an "
+              f"inference and {100 * shares['learner']:.1f} % of an update, beside frames as they come")  # fmt: skip
     if fractions := result.get("scheme_fractions_of_learner"):
         print("share of the learner's step at T = 20, B = 32, IMPACT without its second forward pass: "
               + ", ".join(f"{word} {100 * fraction:.1f} %" for word, fraction in fractions.items()))  # fmt: skip

@@ -41,12 +41,18 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
 
 def inference_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of inference for all environments of one actor at once on all cores."""
-    from impala import agents
-    from impala.acting import policies
     from impala.launching import processes
 
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
+    return rate(inference_of(config), seconds)
+
+
+def inference_of(config: config_lib.Config) -> Callable[[], int]:
+    """Returns a call that infers for all environments of one actor, and returns their number."""
+    from impala import agents
+    from impala.acting import policies
+
     spec = make_environment(config, 1).spec
     network = agents.of(config).make_network(config, spec)
     outputs = policies.network_outputs(network)
@@ -56,7 +62,7 @@ def inference_rate(config: config_lib.Config, seconds: float) -> float:
         outputs(*inputs)
         return config.actor.num_environments
 
-    return rate(infer, seconds)
+    return infer
 
 
 def random_inputs(spec, n: int, core_state_shape=None) -> tuple:
@@ -85,11 +91,17 @@ def random_step(spec, n: int):
 
 def learner_rate(config: config_lib.Config, seconds: float) -> float:
     """Agent steps/s of updates on a batch in memory on all cores."""
-    from impala import agents
-    from impala.agents import shared
     from impala.launching import processes
 
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)), config.learner.num_parallel_operations)
+    return rate(update_of(config), seconds)
+
+
+def update_of(config: config_lib.Config) -> Callable[[], int]:
+    """Returns a call that updates on a batch in memory, and returns for how many agent steps that stands."""
+    from impala import agents
+    from impala.agents import shared
+
     spec = make_environment(config, 1).spec
     network = agents.of(config).make_network(config, spec)
     learner = agents.of(config).make_learner(config, network)
@@ -99,7 +111,7 @@ def learner_rate(config: config_lib.Config, seconds: float) -> float:
         learner.update(batch, 1e-5)
         return config.steps_per_update
 
-    return rate(update, seconds)
+    return update
 
 
 def table_rate(config: config_lib.Config, seconds: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from impala import agents, bench
 from impala import config as config_lib
-from impala.bench import central_inference, parameter_server, schemes, traffic, whole
+from impala.bench import central_inference, frames, parameter_server, schemes, traffic, whole
 from impala.nodes.checking import check
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
@@ -268,6 +268,15 @@ def test_every_scheme_has_a_share(alone):
     fractions = alone(schemes.scheme_fractions, with_popart, 0.2)
     assert fractions.keys() == corrections.SCHEMES.keys() | losses.POLICY_TERMS.keys()
     assert all(0.0 <= fraction < 10.0 for fraction in fractions.values())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("word", ["pong", "apex_pong", "a3c_pong"])
+def test_what_frames_cost_to_normalise(alone, word):
+    small = {"actor.num_environments": 2, "actor.num_lanes": 1, "actor.num_environment_threads": 1, "learner.batch_size": 2}
+    config = config_lib.load(f"configs/{word}.yaml", small)
+    shares = alone(frames.normalisation_fractions, config, 8.0)
+    assert set(shares) == {"inference", "learner"} and all(-0.5 < share < 0.9 for share in shares.values())
 
 
 def test_the_bound_by_hand():
