@@ -17,6 +17,7 @@ from impala.learning import server as servers
 from impala.monitoring.logs import read_csv
 from impala.nodes import checking, exchanging, workers, working
 from impala.nodes.worker_node import WorkerNode
+from impala.types import Origin
 from tests.programs.running import (
     END_SECONDS,
     WHOLE_OR_RESUMED,
@@ -272,6 +273,39 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
     assert result.returncode == 0 and f"goes on from update {numbers[-2]:,}, not {numbers[-1]:,}" in result.stdout
     again = run("rollback", folder, "--updates", 10**9)
     assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected fewer than --updates" in again.stderr
+
+
+def test_with_one_table_for_all_each_bundle_draws_what_both_have_played(tmp_path):
+    import reverb
+
+    from impala.nodes import replaying
+    from impala.nodes.bundling import TableReplay
+    from impala.nodes.feeding import Place
+    from impala.nodes.run import Run
+
+    made = config(actor__num_actors=2, replay__shared=True)
+    spec, stop = checking.check(made), threading.Event()
+    server = reverb.Server(replaying.make_tables(made, spec, is_limited=False), port=None)
+    run_ = Run(tmp_path, os.getpid(), time.monotonic(), 0)
+    bundles = []
+    for index in range(2):
+        place = Place(made, spec, run_, index, stop, "/cpu:0", lambda: 10**9)
+        bundles.append(workers.make(made, spec, index, replay=TableReplay(place, server.localhost_client())))
+        bundles[-1].assign(0, 0, [v.numpy() for v in bundles[-1].variables], None)
+    drawn, deadline = ([], []), time.monotonic() + 60
+    while min(map(len, drawn)) < 5:
+        assert time.monotonic() < deadline
+        for bundle, batches in zip(bundles, drawn):
+            if (batch := bundle.batch()) is None:
+                bundle.act()
+            else:
+                batches.append(batch.origin.numpy()[:, Origin._fields.index("actor")])
+    assert all({*np.concatenate(batches).tolist()} == {0, 1} for batches in drawn)
+    assert abs(bundles[0]._replay.num_inserted - bundles[1]._replay.num_inserted) < 50
+    stop.set()
+    for bundle in bundles:
+        bundle.close()
+    server.stop()
 
 
 @pytest.mark.soak
