@@ -327,12 +327,14 @@ AMBIGUOUS = {"none", "is"}  # words of other keys too: a scheme only if it is co
 
 
 def comparisons_in(tree):
-    """Yields (line, words, attributes) of every ==, !=, in, not in and match: the strings and the x of `….x` in it."""
+    """Yields (line, words, attributes) of every ==, !=, in, not in, match and {…}[…]: the strings and the x of `….x`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.Match):
             sides = [node.subject, *(case.pattern for case in node.cases)]
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict):
+            sides = [node.slice, *filter(None, node.value.keys)]
         else:
             continue
         constants = [part for side in sides for part in ast.walk(side) if isinstance(part, ast.Constant)]
@@ -371,6 +373,8 @@ def test_nobody_else_asks_for_an_agent_or_a_scheme_by_name():
 def test_the_finder_of_names_finds_them():
     (found,) = comparisons_in(ast.parse("x = config.loss.correction not in ('clear', 'laser')"))
     assert found == (1, {"clear", "laser"}, {"correction"})
+    (found,) = comparisons_in(ast.parse("x = {'seed': 1, 'ga3c': 2}[config.program]"))
+    assert found == (1, {"seed", "ga3c"}, {"program"})
     (found,) = comparisons_in(ast.parse("match config.program:\n    case 'a3c' | 'dppo':\n        pass"))
     assert found == (1, {"a3c", "dppo"}, {"program"})
 

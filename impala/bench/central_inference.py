@@ -41,11 +41,15 @@ def serving_rates(config: config_lib.Config, seconds: float) -> dict[str, float]
         outputs(*inputs)
         return batch
 
-    num_at_once = {"seed": config.inference.num_at_once, "ga3c": config.ga3c.num_predictors}[config.program]
+    num_at_once = config.ga3c.num_predictors if _has_predictors(config) else config.inference.num_at_once
     with futures.ThreadPoolExecutor(num_at_once) as pool:
         together = [pool.submit(parts.rate, infer, seconds) for _ in range(num_at_once)]
         at_once = sum(rate.result() for rate in together)
     return result | dict(direct=parts.rate(infer, seconds), direct_at_once=at_once, direct_batch=batch)
+
+
+def _has_predictors(config) -> bool:
+    return config.has_use_for("ga3c.num_predictors")
 
 
 def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, float]:
@@ -54,7 +58,7 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
     from impala.launching import shared_memory
     from impala.launching.rpc import server as rpc_server
 
-    method, log, close = {"seed": _lanes, "ga3c": _predictors}[config.program](config, spec, outputs)
+    method, log, close = (_predictors if _has_predictors(config) else _lanes)(config, spec, outputs)
     if transport == "rpc":
         num_threads = config.actor.num_actors * config.actor.num_lanes + 4
         server = rpc_server.Server(thread_pool_size=num_threads)
