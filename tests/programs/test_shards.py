@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from impala import config as config_lib
-from impala.learning.server import Push
+from impala.learning import checkpoints
+from impala.learning.server import Push, Verdict
 from tests.programs.running import WATCHED, node, restarts, start, wait_for, wait_until_it_trains
 
 NUM_WORKERS, NUM_PUSHES = 4, 60
@@ -46,6 +47,27 @@ def test_a_checkpoint_of_two_shards_is_of_one_moment_while_workers_push(tmp_path
             one.result(0)
     assert were_apart, "without a pause the shards have different gradients"
     assert server.server.version == shard.server.version == NUM_WORKERS * NUM_PUSHES, "and none was lost"
+
+
+def test_pushes_wait_for_a_copy_and_not_for_the_disk(tmp_path, two_shards, monkeypatch):
+    made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": 1})
+    server, shard = two_shards(made, tmp_path)
+
+    def push(of, number):
+        return of.server.push(Push(0, 0, number, of.server.version, [np.ones(shape, np.float32) for shape in of.server.shapes], 20))
+
+    def slow(num_updates, state):
+        """A write to disk, in the midst of which both shards get a gradient."""
+        with futures.ThreadPoolExecutor(2) as sending:
+            seen.append([one.result(10) for one in [sending.submit(push, of, 1) for of in (server, shard)]])
+        return save(num_updates, state)
+
+    assert [push(of, 0) for of in (server, shard)] == 2 * [Verdict.ACCEPTED]
+    save, seen = server.head._saver.save, []
+    monkeypatch.setattr(server.head._saver, "save", slow)
+    server.head.save()
+    assert seen == [2 * [Verdict.ACCEPTED]] and server.server.version == shard.server.version == 2
+    assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 1, "of the moment before"
 
 
 @pytest.mark.soak
