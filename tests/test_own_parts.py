@@ -89,7 +89,7 @@ class Split(Boards):
         seen = split(observation, self.environment)
         return super().__call__(tf.concat([seen["hint.0"], seen["noise"]], axis=-1), is_first)
 
-class Guess(gymnasium.Env):
+class Bits(gymnasium.Env):
     \"\"\"Say which of two bits are set; an observation of parts and an action of two.\"\"\"
     observation_space = gymnasium.spaces.Dict({
         "hint": gymnasium.spaces.Tuple([gymnasium.spaces.Box(0.0, 1.0, (2,))]),
@@ -215,7 +215,7 @@ def test_which_words_are_ones_own(word, expected):
 def test_attributes_and_modules_of_a_package_are_found(folder):
     assert own.load("my_parts.all:one_step").__name__ == "one_step"
     assert own.load("my_parts:agent").__name__ == "my_parts.agent"
-    assert own.load("my_parts:all.Guess").__name__ == "Guess"
+    assert own.load("my_parts:all.Bits").__name__ == "Bits"
     for word, says in (("my_parts.all:nothing", "my_parts.all has no nothing"), ("nowhere:x", "No module named 'nowhere'")):
         with pytest.raises(ImportError, match=re.escape(says)):
             own.load(word)
@@ -234,7 +234,7 @@ def test_file_and_hash(folder):
     path.write_text(AGENT + "\n")
     assert own.file_and_hash("my_parts.agent:x") != before
     assert own.file_and_hash("my_parts:agent") == own.file_and_hash("my_parts.agent:make_network")
-    assert own.file_and_hash("my_parts:all.Guess") == own.file_and_hash("my_parts.all:Guess") != "of no file"
+    assert own.file_and_hash("my_parts:all.Bits") == own.file_and_hash("my_parts.all:Bits") != "of no file"
     assert own.file_and_hash("my_parts:nothing").startswith(f"{folder}/my_parts/__init__.py sha256:")
     path.write_text(AGENT)
     assert own.file_and_hash("my_parts.agent:x") == before
@@ -252,7 +252,7 @@ def test_file_and_hash(folder):
 def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_processes(folder, tmp_path):
     """One of each at once, in the current folder of the command, as a user has them; `versions.txt` names the file."""
     data = {
-        "environment": {"name": "my_parts.all:Guess"}, "network": {"torso": "my_parts.all:Split"},
+        "environment": {"name": "my_parts.all:Bits"}, "network": {"torso": "my_parts.all:Split"},
         "loss": {"correction": "my_parts.all:one_step", "clip_rho": 2.0}, "learner": {"batch_size": 8},
         "agent": {"name": "my_parts:agent", "rate": 3e-3},
         "actor": {"num_environments": 16, "num_environment_threads": 1}, "total_frames": 400_000, "target_return": 0.9,
@@ -264,7 +264,7 @@ def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_proc
     assert float(rows[-1]["return_mean"]) >= 0.9  # blind play brings 0.5
     versions = (tmp_path / "run" / "versions.txt").read_text()
     file = f"{folder}/my_parts/all.py sha256:"
-    for key, name in (("environment.name", "Guess"), ("network.torso", "Split"), ("loss.correction", "one_step")):
+    for key, name in (("environment.name", "Bits"), ("network.torso", "Split"), ("loss.correction", "one_step")):
         assert f"{key} my_parts.all:{name} {file}" in versions
     assert f"agent.name my_parts:agent {folder}/my_parts/agent.py sha256:" in versions
 
@@ -385,8 +385,8 @@ def tried_out_here(command, *, input, capture_output):
     (dict(agent__name="my_parts.wrong:schedules"), "returns 3 from its schedules; expected a dict with learning_rate"),
     (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
     (dict(environment__name="my_parts.all:number"), "environment.name: 'my_parts.all:number' cannot be made"),
-    (dict(environment__name="my_parts.all:Guess"),
-     "network.torso: 'mlp' takes one array, and my_parts.all:Guess has observations of several parts (hint.0 (2,), noise (3,))"),
+    (dict(environment__name="my_parts.all:Bits"),
+     "network.torso: 'mlp' takes one array, and my_parts.all:Bits has observations of several parts (hint.0 (2,), noise (3,))"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(folder, overrides, says, monkeypatch):
     if "Exiting" not in str(overrides):  # parts are tried out in another process, which imports TensorFlow: once is enough
