@@ -64,7 +64,15 @@ def file_and_hash(word: str) -> str:
                 break
             found = inner
         path = Path(found.origin)
-        files = sorted(path.parent.rglob("*.py")) if found.submodule_search_locations else [path]
-        return f"{path} sha256:{hashlib.sha256(b''.join(file.read_bytes() for file in files)).hexdigest()[:16]}"
+        content = _of_package(path.parent) if found.submodule_search_locations else path.read_bytes()
+        return f"{path} sha256:{hashlib.sha256(content).hexdigest()[:16]}"
     except Exception:  # no such module, a built-in one, or a parent package that cannot be imported
         return "of no file"
+
+
+def _of_package(folder: Path) -> bytes:
+    """Returns names, sizes and contents of a package's Python files; what is hidden or no file is none of them."""
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*.py") if path.is_file())
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    contents = [(folder / name).read_bytes() for name in names]
+    return b"".join(f"{name} {len(content)}\n".encode() + content for name, content in zip(names, contents))

@@ -692,6 +692,10 @@ def test_help_names_all_agents_of_a_program_and_where_their_defaults_differ():
     assert documented["agent.name"] == ("r2d2", "actor_critic | r2d2; or package.module:name")
     expected = "n_step | retrace | tree_backup | q_lambda | peng_q_lambda | is | package.module:name"
     assert documented["loss.correction"] == ("n_step", expected)
+    documented = {key: (default, text) for key, default, text in config_lib.documented("impala")}
+    assert documented["loss.correction"][1].endswith(" | is | package.module:name; with q_unrolls retrace")
+    documented = {key: (default, text) for key, default, text in config_lib.documented("dppo")}
+    assert documented["loss.correction"] == ("clip", "clip | penalty")
     (name,) = [text for key, _, text in config_lib.documented() if key == "agent.name"]
     assert all(agent in name for agents in uses.AGENTS.values() for agent in agents)
 

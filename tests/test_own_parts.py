@@ -242,6 +242,12 @@ def test_file_and_hash(folder):
     assert package.startswith(f"{folder}/my_package/__init__.py sha256:")
     (folder / "my_package" / "inner.py").write_text("thing = 2\n")
     assert own.file_and_hash("my_package:thing") != package, "what it imports from its own files is its own, too"
+    package = own.file_and_hash("my_package:thing")
+    (folder / "my_package" / ".#inner.py").symlink_to("nobody@nowhere")  # as an editor leaves it
+    (folder / "my_package" / "folder.py").mkdir()
+    assert own.file_and_hash("my_package:thing") == package
+    (folder / "my_package" / "empty.py").touch()
+    assert own.file_and_hash("my_package:thing") != package
     assert own.file_and_hash("nowhere.at_all:x") == own.file_and_hash("sys:x") == "of no file"
 
 
@@ -382,7 +388,7 @@ def tried_out_here(command, *, input, capture_output):
     (dict(program="dqn", agent__name="my_parts.wrong:behaviour"), "returns NoneType from make_behaviour; expected impala.acting.behaviours.Behaviour"),
     (dict(program="dqn", agent__name="my_parts.wrong:choice"), "chooses actions of shape (2, 3) for 2 environments; expected (2,)"),
     (dict(program="dqn", agent__name="my_parts.wrong:loss"), "takes 1 positional argument but 2 were given"),
-    (dict(agent__name="my_parts.wrong:schedules"), "returns 3 from its schedules; expected a dict with learning_rate"),
+    (dict(agent__name="my_parts.wrong:schedules"), "returns 3 from its schedules; expected a mapping of arguments, with learning_rate"),
     (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
     (dict(environment__name="my_parts.all:number"), "environment.name: 'my_parts.all:number' cannot be made"),
     (dict(environment__name="my_parts.all:Bits"),

@@ -99,7 +99,7 @@ def measure(config: config_lib.Config, report: Callable[[str], None] = print) ->
         result["separate"] = parameter_server.separate_rate(config, 2 * _PART_SECONDS)
     result["lockstep"] = _alone(whole.lockstep_rate, config, _PART_SECONDS)
     result["bytes_per_frame"] = _alone(_traffic, config)
-    if config.has_use_for("network.normalisation") and config.network.normalisation != "raw":
+    if check(config).num_stacked > 1 and config.network.normalisation != "raw":  # frames
         result["normalisation_fractions"] = _alone(frames.normalisation_fractions, config, 4 * _PART_SECONDS)
     if config.has_use_for("loss.clip_rho"):  # V-based schemes
         result["scheme_fractions_of_learner"] = _alone(schemes.scheme_fractions, config, _SCHEMES_SECONDS)

@@ -9,7 +9,7 @@ _ROUNDS = 5
 
 
 def normalisation_fractions(config: config_lib.Config, seconds: float) -> dict[str, float]:
-    """Returns which share of an inference, and of an update, the configured normalisation takes; all cores.
+    """Returns which share of an inference, and of an update, the configured normalisation takes; all cores of the CPU.
 
     The rest is what they take of frames as they come (`raw`). All four in turn, each the best of five rounds.
     """

@@ -16,7 +16,7 @@ import yaml
 from impala.config import shipped, uses
 from impala.config.errors import ConfigError, describe, nearest
 from impala.config.schema import DEFAULTS_OF, Config
-from impala.config.sections import CORRECTIONS_OF
+from impala.config.sections import CORRECTIONS_OF, OWN_CORRECTIONS
 
 
 class _Loader(yaml.SafeLoader):
@@ -217,8 +217,11 @@ def documented(program: str | None = None, agent: str | None = None) -> Iterator
     if program and "loss.correction" in rows:
         schemes = {word for each in agents for word in CORRECTIONS_OF[each]}
         first, said = rows["loss.correction"]
-        choices = said.partition("; ")[0].split(" | ")
-        rows["loss.correction"] = first, " | ".join(word for word in choices if word in schemes or ":" in word)
+        choices, *others = said.split("; ")
+        schemes |= {"package.module:name"} if OWN_CORRECTIONS.keys() & {*agents} else set()
+        kept = [word for word in choices.split(" | ") if word in schemes]
+        others = [text for text in others if text.startswith(tuple(f"with {each} " for each in agents))]
+        rows["loss.correction"] = first, "; ".join([" | ".join(kept), *others])
     sections = list(dict.fromkeys(key.split(".")[0] for key in rows))
     for key in sorted(rows, key=lambda key: sections.index(key.split(".")[0])):
         yield key, *rows[key]

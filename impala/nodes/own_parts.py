@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from impala import agents, own
@@ -85,7 +85,7 @@ def answer() -> None:
         except (Exception, SystemExit) as error:
             problem = f"fails when it is tried out: {told(error)}"
         lines += [f"{key}: {word!r} {problem}"] if problem else []
-    print(_ANSWER + json.dumps(lines), flush=True)
+    print("\n" + _ANSWER + json.dumps(lines), flush=True)  # on a line of its own, whatever the parts printed
 
 
 def _imported(word: str, test: Callable) -> str | None:
@@ -155,6 +155,9 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
 def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     agent, asked = own.load(word), agents.members(config)
+    # Two chunks are enough, but where workers begin with a configured batch anyway. XLA is for GPUs.
+    sizes = {"jit_compile": False} | ({} if config.has_parameter_server else {"batch_size": 2})
+    config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes)})
     chunk = agent.make_chunk_spec(config, spec, **({"version_per_step": True} if config.has_central_inference else {}))
     if not isinstance(chunk, Chunk):
         return f"returns {type(chunk).__name__} from make_chunk_spec; expected impala.types.Chunk"
@@ -162,8 +165,8 @@ def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     if problem := _behaves(agent.make_behaviour(config, spec, greedy=False), network, spec):
         return problem
     numbers = agent.make_schedules(config)(0)
-    if not isinstance(numbers, dict) or "learning_rate" not in numbers:
-        return f"returns {numbers!r} from its schedules; expected a dict with learning_rate, of arguments of an update"
+    if not isinstance(numbers, Mapping) or "learning_rate" not in numbers:
+        return f"returns {numbers!r} from its schedules; expected a mapping of arguments, with learning_rate"
     learner = agent.make_learner(config, network, group=None)
     batch = _blank(config, network, spec, chunk)
     if "make_differentiator" in asked:
@@ -193,7 +196,7 @@ def _behaves(behaviour, network, spec: EnvironmentSpec) -> str | None:
     n, (shape, dtype), action = 2, spec.observation, spec.actions.array
     window, is_first = np.zeros((spec.num_stacked, n, *shape), dtype), np.ones((1, n), bool)
     memory = ()
-    if behaviour.core_state_shape:
+    if behaviour.core_state_shape is not None:
         state = np.zeros((n, *behaviour.core_state_shape), np.float32)
         memory = np.zeros((1, n, *action.shape), action.dtype), np.zeros((1, n), np.float32), state
     outputs = network_outputs(network)(window, is_first, *memory)[: len(behaviour.numbers)]

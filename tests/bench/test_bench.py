@@ -270,6 +270,16 @@ def test_every_scheme_has_a_share(alone):
     assert all(0.0 <= fraction < 10.0 for fraction in fractions.values())
 
 
+def test_what_frames_cost_is_beside_frames_as_they_come(monkeypatch):
+    for name in ("hide_gpus", "set_tensorflow_threads"):
+        monkeypatch.setattr(f"impala.launching.processes.{name}", lambda *_: None)
+    for name in ("inference_of", "update_of"):
+        monkeypatch.setattr(frames, name, lambda config: lambda: config.network.normalisation)
+    monkeypatch.setattr(frames, "rate", lambda call, seconds: {"median": 8.0, "raw": 10.0}[call()])
+    shares = frames.normalisation_fractions(config_lib.load("configs/pong.yaml"), 1.0)
+    assert shares == {"inference": pytest.approx(0.2), "learner": pytest.approx(0.2)}
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("word", ["pong", "apex_pong", "a3c_pong"])
 def test_what_frames_cost_to_normalise(alone, word):

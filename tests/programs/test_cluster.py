@@ -139,8 +139,8 @@ def test_it_trains_on_three_hosts_and_its_logs_come_home(cluster, catch):
 
 
 def check_that_it_ends_and_its_logs_are_here(process, folder) -> str:
-    wait_for(lambda: float(rows(folder)[-1]["rss_actors_mb"]) > 2 * 200, 60, "the memory of both actors is known")
-    assert float(rows(folder)[-1]["rss_table_mb"]) > 100, "of all hosts"
+    wait_for(lambda: float(rows(folder)[-1]["rss_actors_mb"] or 0) > 2 * 200, 60, "the memory of both actors is known")
+    assert float(rows(folder)[-1]["rss_table_mb"] or 0) > 100, "of all hosts"
     output = ends_in_order(process)
     assert (folder / "logs/learner-0.log").is_file()
     assert "learning on /CPU:0" in (folder / "logs/learner/0").read_text()

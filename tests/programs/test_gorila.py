@@ -301,7 +301,7 @@ def test_with_one_table_for_all_each_bundle_draws_what_both_have_played(tmp_path
             else:
                 batches.append(batch.origin.numpy()[:, Origin._fields.index("actor")])
     assert all({*np.concatenate(batches).tolist()} == {0, 1} for batches in drawn)
-    assert abs(bundles[0]._replay.num_inserted - bundles[1]._replay.num_inserted) < 50
+    assert min(bundle._replay.num_inserted for bundle in bundles) > 10
     stop.set()
     for bundle in bundles:
         bundle.close()
