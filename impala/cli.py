@@ -217,8 +217,9 @@ def _pair_of(arguments: list[str]) -> tuple[str | None, str | None]:
     given = {}
     for word, following in zip(arguments, [*arguments[1:], ""]):
         name, is_joined, value = word.partition("=")
-        given.setdefault(name, value if is_joined else following)
-    path = given.get("--config") or shipped.trainings().get(arguments[1] if arguments[1:] else "")
+        given[name] = value if is_joined else following  # of several the last one counts
+    words = shipped.trainings()
+    path = given.get("--config") or next((words[word] for word in arguments if word in words), None)
     program, agent = given.get("--program"), given.get("--agent.name")
     if path:
         with contextlib.suppress(Exception):  # whoever trains with it is told what is wrong

@@ -354,8 +354,9 @@ def test_help_names_every_key(capsys):
     (["--config", "no such file"], ","), (["--program", "nonsense"], ","), (["nonsense"], ","),
 ])  # fmt: skip
 def test_help_lists_the_keys_of_the_chosen_pair(capsys, arguments, of):
-    assert cli.main(["train", *arguments, "--help"]) == 0
-    assert f"keys of a configuration{of}" in capsys.readouterr().out
+    for command in (["train", *arguments, "--help"], ["train", "--help", *arguments]):
+        assert cli.main(command) == 0
+        assert f"keys of a configuration{of}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments, expected", [
