@@ -284,7 +284,7 @@ def test_the_ends_and_the_middle_of_the_ladder_are_shown_where_they_differ():
         "exploration_epsilon_middle": 0.4**4.5, "exploration_epsilon_last": 0.4**8,
     })  # fmt: skip
     assert columns_of("apex_catch", **few | {"actor.num_actors": 1}) == {"exploration_epsilon": 0.4}
-    assert columns_of("apex_dpg_pendulum") == {"exploration_noise": 0.3}, "the same everywhere"
+    assert columns_of("apex_dpg_pendulum") == {"exploration_noise": 0.6}, "the same everywhere"
     assert agents.exploration_columns(config_lib.load("configs/dqn_catch.yaml")) == []
 
 
