@@ -18,7 +18,7 @@ from impala.config import Config, ConfigError
 from impala.monitoring import metrics
 from impala.types import Chunk, EnvironmentSpec, map_fields, zeros
 
-# What no user has to fix: the last line of a traceback that lies elsewhere says where the mistake is.
+# Where none of the user's code is: a traceback's last line outside of these is where the mistake is.
 _PACKAGE = f"{Path(agents.__file__).parents[1]}/"
 _LIBRARIES, _STANDARD = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 _ANSWER = "own parts: "  # begins our line on stdout, where the parts may print, too
@@ -155,7 +155,7 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
 
 def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     agent, asked = own.load(word), agents.members(config)
-    # Two chunks are enough, but where workers begin with a configured batch anyway. XLA is for GPUs.
+    # Two chunks are enough; a parameter server's workers begin with a whole batch anyway. XLA is for GPUs.
     sizes = {"jit_compile": False} | ({} if config.has_parameter_server else {"batch_size": 2})
     config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes)})
     chunk = agent.make_chunk_spec(config, spec, **({"version_per_step": True} if config.has_central_inference else {}))
@@ -211,7 +211,7 @@ def _behaves(behaviour, network, spec: EnvironmentSpec) -> str | None:
 
 
 def _blank(config: Config, network, spec: EnvironmentSpec, chunk: Chunk):
-    """Returns the first batch that comes of zeros."""
+    """Returns a batch of zeros, as the learner or a worker would get it."""
     import numpy as np
     import tensorflow as tf
 
