@@ -708,7 +708,7 @@ def test_shipped_agents_that_explore_beyond_their_policy_are_evaluated():
 
 def test_what_a_key_may_be_is_documented():
     documented = {key: (default, text) for key, default, text in config_lib.documented()}
-    assert list(documented) == config_lib.keys()
+    assert tuple(documented) == config_lib.keys()
     assert documented["replay.queue_kind"][1].startswith("queue | uniform_once | drop_oldest; of fresh chunks")
     assert documented["learner.max_lag"][0] == "null" and documented["agent.n_step"][0] == "1"
 

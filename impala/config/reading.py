@@ -188,9 +188,10 @@ def flatten(config: Config) -> dict[str, Any]:
     return dict(_leaves(config.model_dump(by_alias=True)))
 
 
-def keys() -> list[str]:
+@functools.cache
+def keys() -> tuple[str, ...]:
     """Returns every valid dotted key, of all agents."""
-    return [key for key, _, _ in documented()]
+    return tuple(key for key, _, _ in documented())
 
 
 def documented(program: str | None = None, agent: str | None = None) -> Iterator[tuple[str, str, str]]:

@@ -1,5 +1,6 @@
 """MDP-A and the golden unroll: ground truth that is computed without the library."""
 
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -34,14 +35,17 @@ def value_of(policy):
     return np.linalg.solve(np.eye(3) - GAMMA * p, np.sum(policy * R, axis=1))
 
 
+@functools.cache
 def trajectories(num_steps):
-    """Yields every (probability under MU, states [n+1], actions [n]) from every first state, probability given it."""
+    """Returns every (probability under MU, states [n+1], actions [n]) from every first state, probability given it."""
+    found = []
     for states in itertools.product(range(3), repeat=num_steps + 1):
         for actions in itertools.product(range(2), repeat=num_steps):
             steps = zip(states, actions, states[1:])
             probability = np.prod([MU[s, a] * P[s, a, t] for s, a, t in steps])
             if probability > 0:
-                yield probability, np.array(states), np.array(actions)
+                found.append((probability, np.array(states), np.array(actions)))
+    return found
 
 
 def column(x, dtype="float64"):

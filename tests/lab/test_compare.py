@@ -102,17 +102,19 @@ def test_a_cell_is_deterministic(finished):
     assert " ".join(f"{x:.4g}" for x in again["curve"]) == row["curve"]
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path, finished):
-    folder, _, _ = finished
-    process = running.start(
-        "compare", "--config", folder / "grid.yaml", "--output", tmp_path / "out", "--total-frames", 300_000
-    )
-    running.wait_for(lambda: (tmp_path / "out" / "command.txt").exists(), 60, "a start")
-    time.sleep(8)
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    import yaml
+
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | dict(num_seeds=100)))
+    process = running.start("compare", "--config", tmp_path / "grid.yaml", "--output", tmp_path / "out", "--workers", 2)
+    running.wait_for(lambda: (tmp_path / "out" / "results.csv").exists() and rows(tmp_path / "out"), 120, "a first cell")
     running.press_ctrl_c(process)
     assert process.wait(30) == 130
     assert "the same command goes on" in process.stderr.read()
     running.wait_for(lambda: not running.survivors(process), 10, "the end of its workers")
+    done = rows(tmp_path / "out")
+    assert 0 < len(done) < 200 and all(row["status"] == "done" and len(row) == len(compare.COLUMNS) for row in done)
 
 
 @pytest.mark.soak
