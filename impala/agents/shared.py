@@ -92,7 +92,7 @@ class SingleBatch:
     state = newest = np.zeros(0)
     num_batches = 1
 
-    def __call__(self, unroll: Chunk) -> Iterator[Chunk]:
+    def __call__(self, unroll: Chunk, *, measures_kl: bool = True) -> Iterator[Chunk]:
         yield unroll
 
     def take(self) -> np.ndarray:

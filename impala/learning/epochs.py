@@ -89,17 +89,22 @@ class Epochs:
         """Restores increments that were refused, but for the KL, by which the other workers have adapted β already."""
         self._increments += self._statistics.without_kl(taken)
 
-    def __call__(self, unroll: Chunk) -> Iterator[Batch]:
+    def __call__(self, unroll: Chunk, *, measures_kl: bool = True) -> Iterator[Batch]:
+        """Returns an iterator of the iteration's batches.
+
+        Without `measures_kl` this worker has no say in the next β: it played with a policy that had made some of the
+        iteration's updates already, which its KL would leave out.
+        """
         has_core = not isinstance(unroll.core_state, tuple)
         whole = self._with_advantages(unroll)
         length, width = whole.a_tm1.shape[:2]
         choose = _unrolls_of(whole) if has_core else _transitions_of(whole, self._num_stacked)
         if self._statistics.num_features:
             self._increments += self._statistics.of_observations(whole.observation[:length].reshape(length * width, -1))
-        passes = self._plan.passes()
+        passes, measure = self._plan.passes(), self._measure if measures_kl else lambda whole: None
         for index, trains in enumerate(passes):
             if index == self._plan.num_epochs:  # the first pass that trains the values alone
-                self._measure(whole)
+                measure(whole)
             order = self._random.permutation(width if has_core else length * width)
             for rows in np.split(order, self._plan.num_minibatches):
                 batch = choose(rows)
@@ -112,7 +117,7 @@ class Epochs:
                     beta=np.float32(self._statistics.beta(self.newest)),
                 )  # fmt: skip
         if not self._plan.num_value_epochs:
-            self._measure(whole)
+            measure(whole)
 
     def _with_advantages(self, unroll: Chunk) -> Batch:
         """Returns all transitions of an iteration, in order, with targets and advantages."""

@@ -209,11 +209,11 @@ def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows about workers' gradients, [] without a parameter server."""
     if row.get("staleness_mean") is None:
         return []
-    mean = _number(row["staleness_mean"], 2)
+    mean, expected = _number(row["staleness_mean"], 2), _number(row["staleness_expected"], 0)
     histogram = row.get("staleness_histogram") or ""
     refused = [_count(row, f"{verdict}_gradients") for verdict in ("stale", "outlier", "nonfinite", "repeated")]
     return [
-        ("staleness mean/expected/max", f"{mean} / {row['staleness_expected']} / {row['staleness_max']} updates"),
+        ("staleness mean/expected/max", f"{mean} / {expected} / {row['staleness_max']} updates"),
         (f"gradients of staleness 0 to {row['staleness_max']}", _bars(histogram)),
         ("gradients accepted", _count(row, "accepted_gradients")),
         ("stale/outlier/not finite/repeated", " / ".join(refused)),

@@ -221,6 +221,7 @@ class ServerNode(ShardNode):
                 f"network; expected at most {len(self._parameters)}"
             )
         self._others, self._logged, self._one_moment = others, time.monotonic(), threading.Lock()
+        self._num_refused = 0  # stale gradients, when staleness was last told
         num_optimizers = working.rules_of(config).num_optimizers
         self._optimizers = [shared.make_optimizer(config, self._parameters) for _ in range(num_optimizers)]
         self._target = list(getattr(self.network, "target_variables", ()))
@@ -412,11 +413,16 @@ class ServerNode(ShardNode):
 
     def _staleness(self) -> dict[str, Any]:
         """Returns how stale the gradients were that were accepted since the last call."""
+        from impala.learning.server import Verdict
+
+        num_refused, self._num_refused = self._num_refused, self.server.counts[Verdict.STALE]
         if not (counts := self.server.take_staleness()):
             return {}
         mean = sum(updates * count for updates, count in counts.items()) / sum(counts.values())
         histogram = " ".join(f"{updates}:{counts[updates]}" for updates in sorted(counts))
         expected = 0 if self._config.server.barrier else self._config.actor.num_actors - 1
+        if expected and self._num_refused > num_refused:
+            expected = None  # of W − 1 is the mean of all, not of those that were not refused
         return dict(
             staleness_mean=mean, staleness_expected=expected, staleness_max=max(counts), staleness_histogram=histogram
         )

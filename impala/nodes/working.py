@@ -187,7 +187,7 @@ class Worker(BaseWorker):
         if len(self._chunks) < self._config.learner.batch_size:
             return None
         self._iteration, self._place = iteration, 0
-        self._to_come = iter(self._batches(self._stacked(self._chunks)))
+        self._to_come = iter(self._batches(self._stacked(self._chunks), measures_kl=place == 0))
         self._chunks.clear()
         return self._batch_at(place)
 

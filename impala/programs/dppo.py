@@ -18,7 +18,7 @@ and the second is the first that is taken with it.
 
 Differences from Heess et al.: policy and values share a network, unless `agent.separate_networks` is set, and an
 optimizer; the hinge is of a minibatch's mean KL; moments are those of the time when an iteration begins, the same for
-acting and training.
+acting and training; a worker that starts in the middle of one has the newest.
 """
 
 from impala.programs.a3c import ROLES, make_program

@@ -38,7 +38,7 @@ def play():
 def unroll_of(worker):
     """Plays one iteration; returns the unrolls and an iterator of its batches."""
     seen, batches = [], worker._batches
-    worker._batches = type("Spy", (), {"__call__": lambda self, unroll: (seen.append(unroll), batches(unroll))[1], "state": None, "take": batches.take, "num_batches": batches.num_batches})()
+    worker._batches = type("Spy", (), {"__call__": lambda self, unroll, **how: (seen.append(unroll), batches(unroll, **how))[1], "state": None, "take": batches.take, "num_batches": batches.num_batches})()
     while (first := worker.batch()) is None:
         worker.act()
     worker._batches = batches
@@ -172,9 +172,12 @@ def test_a_worker_that_came_late_leaves_its_iteration_when_the_others_end_theirs
         assert batches_until_it_plays(begins + 1) == expected
 
 
-@pytest.mark.parametrize("joins_at, trains, adapts", [(0, 3 * [1] + 6 * [0], [3]), (2, [1] + 6 * [0], [1]), (3, 6 * [0], [0]), (4, 5 * [0], [])])
-def test_a_worker_that_came_late_trains_what_the_others_train_and_adapts_no_beta_twice(play, joins_at, trains, adapts):
-    """Three passes for the policy and six for the values; the others send their KL with the first of the latter."""
+@pytest.mark.parametrize("joins_at, trains, adapts", [(0, 3 * [1] + 6 * [0], [3]), (2, [1] + 6 * [0], []), (3, 6 * [0], []), (4, 5 * [0], [])])
+def test_a_worker_that_came_late_trains_what_the_others_train_and_adapts_no_beta(play, joins_at, trains, adapts):
+    """Three passes for the policy and six for the values; the others send their KL with the first of the latter.
+
+    The late one has played with a policy that had made some of the updates already.
+    """
     _, worker = play(loss__correction="penalty", agent__num_epochs=3, agent__num_value_epochs=6, agent__num_minibatches=1)
     arrays, state = [v.numpy() for v in worker.variables], worker._batches.state
     worker.assign(joins_at, 0, arrays, state)
@@ -188,6 +191,20 @@ def test_a_worker_that_came_late_trains_what_the_others_train_and_adapts_no_beta
     assert [of_policy for (of_policy, _), _ in seen] == trains
     assert [index for index, (_, has_kl) in enumerate(seen) if has_kl] == adapts
     assert not worker.increments().any()
+
+
+@pytest.mark.parametrize("joins_at", [0, 1, 2])
+def test_without_passes_for_the_values_who_came_late_has_no_say_in_the_next_beta_and_one_in_that_behind_it(play, joins_at):
+    """Iterations end at the updates 3 and 6, and their KL goes with the batch behind them."""
+    _, worker = play(loss__correction="penalty", agent__num_epochs=3, agent__num_minibatches=1)
+    arrays, state = [v.numpy() for v in worker.variables], worker._batches.state
+    adapts = []
+    for version in range(joins_at, 8):
+        worker.assign(version, 0, [array + 0.01 * (version % 2) for array in arrays], state)
+        while worker.batch() is None:
+            worker.act()
+        adapts += [version] * bool(worker.increments()[1])
+    assert adapts == ([3, 6] if joins_at == 0 else [6])
 
 
 def test_a_worker_that_a_round_went_on_without_leaves_its_batch_out_and_measures_no_kl_too_late(play):

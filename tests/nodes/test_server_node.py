@@ -94,6 +94,16 @@ def until(condition, what):
         time.sleep(0.01)
 
 
+def test_where_stale_gradients_are_refused_no_staleness_is_expected_of_the_others(shard):
+    ours = shard(server__max_staleness=0)
+    ours.node._num_refused, told = 0, lambda: server_node.ServerNode._staleness(ours.node)
+    assert told() == {} and ours.push(0, 0, 0, 0.25) == (Verdict.ACCEPTED, 1)
+    assert told() == dict(staleness_mean=0, staleness_expected=1, staleness_max=0, staleness_histogram="0:1")
+    assert ours.push(1, 0, 0, 0.5) == (Verdict.STALE, 1) and ours.push(0, 1, 1, 0.25) == (Verdict.ACCEPTED, 2)
+    assert told()["staleness_expected"] is None
+    assert ours.push(1, 1, 2, 0.5) == (Verdict.ACCEPTED, 3) and told()["staleness_expected"] == 1
+
+
 def num_threads():
     return sum(thread.name == "shared memory" for thread in threading.enumerate())
 

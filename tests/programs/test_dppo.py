@@ -71,9 +71,9 @@ def test_beta_and_moments_are_those_of_all_workers_together():
     for worker in training._workers:
         inner = worker._batches.__call__
 
-        def spied(unroll, worker=worker, inner=inner):
+        def spied(unroll, worker=worker, inner=inner, **how):
             batches[worker.index].append(np.asarray(unroll.observation)[:12].reshape(48, -1))
-            return inner(unroll)
+            return inner(unroll, **how)
 
         worker._batches = _Spy(worker._batches, spied)
     for _, update in zip(range(12), training.updates()):
@@ -216,8 +216,8 @@ class _Spy:
     def __init__(self, inner, call):
         self.__dict__.update(_inner=inner, _call=call)
 
-    def __call__(self, unroll):
-        return self._call(unroll)
+    def __call__(self, unroll, **how):
+        return self._call(unroll, **how)
 
     def __getattr__(self, name):
         return getattr(self._inner, name)
