@@ -152,15 +152,15 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                     outcome = supervising.Outcome(interrupted if interrupts.count else processes.EXIT_TRY_AGAIN)
                     break
                 try:
-                    outcome = supervising.Supervisor(
+                    supervisor = supervising.Supervisor(
                         launched, interrupts, on_tick=on_tick, say=screen.say, restarts=restarts,
                         new_incarnation=run.next_incarnation, liveness_seconds=config.liveness_seconds,
-                    ).run()  # fmt: skip
+                    )  # fmt: skip
+                    outcome = supervisor.run()
                 except processes.UsageError as error:  # of a node in a thread; a process ends with that status instead
                     raise config_lib.ConfigError([str(error)]) from None
-                # The time since the newest checkpoint counts in wall_seconds, though its updates are lost.
-                if saved_at := launched.node(_head(launched, config, 0)).facts.get("saved_at"):
-                    # With a shared folder it may be by another host's clock: what is lost does not count.
+                # The time since the newest checkpoint counts, but not where it may be by another host's clock.
+                if saved_at := launched.node(_head(launched, config, 0)).facts.get("saved_at") or supervisor.since:
                     started = time.monotonic() if config.cluster.shared_folder else saved_at
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever

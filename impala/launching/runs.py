@@ -188,8 +188,8 @@ def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
 
 
 def _can_resume(path: Path) -> bool:
-    has_checkpoints = (any(folder.glob("checkpoints/[0-9]*")) for folder in member_folders(path))
-    return (path / "config.yaml").exists() and any(has_checkpoints)
+    found = (each for folder in member_folders(path) for each in folder.glob("checkpoints/[0-9]*"))
+    return (path / "config.yaml").exists() and any(each.suffix != ".tmp" for each in found)  # which was never committed
 
 
 def _has_rows(folder: Path) -> bool:

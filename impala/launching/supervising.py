@@ -70,7 +70,7 @@ class Supervisor:
         self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
         self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
         self._first, self._verdict = f"{nodes.roles.head}/0", Verdict(None)  # the one on the last death
-        self._since: float | None = None  # when the checkpoint was written that nodes last started from
+        self.since: float | None = None  # when the checkpoint was written that nodes last started from
 
     def run(self) -> Outcome:
         """Watches until the learner is done, the user interrupts, or a death ends the launch."""
@@ -188,7 +188,8 @@ class Supervisor:
         # A host that joins hours later, and cannot make the node, is no mistake of a run that trains.
         has_run = self._restarts.count or self._facts().get("has_trained")
         is_first_start = nodes.node(name).doing == "starting" and not has_run
-        if not nodes.can_start_again or is_first_start and status in (0, EXIT_FAILED):  # a mistake: no restart helps
+        is_mistake = is_first_start and status in (0, EXIT_FAILED) or nodes.node(name).facts.get("ends_run")
+        if not nodes.can_start_again or is_mistake:  # no restart helps
             return None
         self._verdict = self._restarts.decide(
             name, now=time.monotonic(), lost_host=nodes.node(name).facts.get("lost_host", False),
@@ -236,11 +237,11 @@ class Supervisor:
 
     def _start_all_but(self, kept: Collection[str]) -> None:
         """Starts all other nodes again, at their addresses; heads first, so that actors are of later incarnations."""
-        self._since = self._facts().get("saved_at") or self._since
+        self.since = self._facts().get("saved_at") or self.since
         heads = self._nodes.roles.heads(self._nodes.names())
         for name in dict.fromkeys([*heads, *self._nodes.names()]):
             if name not in kept:
-                self._nodes.start_again(name, 0.0, since=self._since)
+                self._nodes.start_again(name, 0.0, since=self.since)
 
     def _why(self, name: str) -> str:
         """Returns a node's last words in brackets, "" if there are none or they have been said."""

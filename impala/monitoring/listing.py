@@ -17,7 +17,7 @@ def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path
             continue
         rows = read_csv(folder / "metrics.csv")
         last = rows[-1] if rows else {}
-        has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
+        has_checkpoint = any(each.suffix != ".tmp" for each in (folder / "checkpoints").glob("[0-9]*"))
         run = folder if folder.parent == root else folder.parent
         state, note = "running" if is_running(run) else "stopped" if has_checkpoint else "empty", ""
         if state == "stopped":

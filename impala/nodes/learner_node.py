@@ -211,6 +211,7 @@ class LearnerNode:
         """Trains until it is time to stop; returns the process's exit status, and the reason if a peer was lost."""
         from impala.launching import processes
         from impala.learning.groups import LearnersDiffer, PeerLost
+        from impala.learning.learners import NonFiniteUpdates
 
         jobs = [*self.head.jobs(self._log, self._copy), *self.jobs]
         profilers = [Profiler(self._run.folder / "profile")] * self._run.profile
@@ -225,7 +226,8 @@ class LearnerNode:
             self._group.check_equal(self._variables())
         except PeerLost as error:  # the weights are those of the last whole update
             return processes.EXIT_TRY_AGAIN, str(error)
-        except LearnersDiffer as error:
+        except (LearnersDiffer, NonFiniteUpdates) as error:
+            self.stop.note(ends_run=isinstance(error, NonFiniteUpdates))  # no restart helps
             return processes.EXIT_FAILED, str(error)
         finally:
             for profiler in profilers:

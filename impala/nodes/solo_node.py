@@ -2,6 +2,7 @@
 
 from impala import agents
 from impala.config import Config
+from impala.launching import processes
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, wait_for
@@ -21,7 +22,8 @@ class SoloNode(WithLearner):
     """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, table):
-        self._config, self._spec, self._run, self._num_steps = config, spec, run, 0
+        self._config, self._spec, self._num_steps = config, spec, 0
+        self._incarnation = processes.incarnation(run.incarnation)
         self.learning = learning = LearnerNode(config, spec, run, make_source=from_replay, table=table)
         from impala.acting import actors, policies
 
@@ -34,7 +36,7 @@ class SoloNode(WithLearner):
         self._lanes, self._sinks = [], []
         for lane in range(config.actor.num_lanes):
             self._add_lane(lane, table)
-        seeds = (lane_seed(config, run.incarnation, 0, lane) for lane in range(config.actor.num_lanes))
+        seeds = (lane_seed(config, self._incarnation, 0, lane) for lane in range(config.actor.num_lanes))
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
         learning.jobs += [PeriodicJob(0.0, self._keep_acting), PeriodicJob(1.0, self._report)]
         count_frames(learning, "played_steps", lambda: self._num_steps)
@@ -51,8 +53,8 @@ class SoloNode(WithLearner):
         from impala.replay.windows import lengths
 
         config, agent = self._config, agents.of(self._config)
-        n, seed = config.actor.num_lane_environments, lane_seed(config, self._run.incarnation, 0, lane)
-        origin = Origin(config.seed, 0, lane * n, self._run.incarnation, 0)
+        n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, 0, lane)
+        origin = Origin(config.seed, 0, lane * n, self._incarnation, 0)
         sink = windows.TableWindows(
             table, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
             should_stop=self._should_stop,

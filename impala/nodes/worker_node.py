@@ -103,6 +103,7 @@ class WorkerNode:
     def run(self) -> None:
         from impala.acting import remote
         from impala.launching import processes
+        from impala.learning.learners import NonFiniteUpdates
         from impala.timing import TimeAccount
 
         try:
@@ -111,6 +112,9 @@ class WorkerNode:
             self._work(exchange, TimeAccount())
         except remote.Stopped:
             pass
+        except NonFiniteUpdates as error:
+            self._stop.note(ends_run=True)
+            processes.finish(processes.EXIT_FAILED, str(error))
         finally:
             self._worker.close()
         processes.finish()

@@ -152,6 +152,17 @@ def test_an_environment_that_leaks_is_said(faulty):
     assert process.wait(END_SECONDS) == 0
 
 
+@pytest.mark.parametrize("config, keys", [
+    ("catch", []), pytest.param("a3c_catch", ["--server.num-shards", "1"], marks=pytest.mark.soak),
+    pytest.param("seed_catch", [], marks=pytest.mark.soak), pytest.param("catch", ["--num-learners", "2"], marks=pytest.mark.soak),
+])  # fmt: skip
+def test_ten_updates_that_are_not_finite_end_the_run_and_nothing_is_started_again(tmp_path, config, keys):
+    environment = ["--environment.name", "tests.programs.huge:Catch", "--loss.reward-clipping", "none", "--target-return", "null"]
+    result = run("train", config, "--run", tmp_path / "run", *environment, *keys)
+    assert result.returncode == 1 and "10 " in result.stderr and "in a row" in result.stderr, result.stderr
+    assert restarts(tmp_path / "run") == [] and "start again" not in result.stdout + result.stderr
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "fault, status", [("exit:2000", "status 0"), ("sys_exit:2000", "status"), ("raise:2000", "status 1")]

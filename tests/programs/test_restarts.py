@@ -403,23 +403,23 @@ def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
 
 
 @pytest.mark.soak
-def test_a_replay_that_is_kept_survives_the_learners_death(catch):
-    """All nodes start again: the table is told to end, writes its copy, and its successor reads that."""
+def test_a_replay_that_is_kept_survives_its_tables_end(catch):
+    """All nodes start again: the table, told to end by somebody else, writes its copy, and its successor reads that."""
     process, folder = catch(
         "--replay.checkpoint-minutes", 60, "--checkpoint-period-seconds", 2, config=["train", "apex_catch"]
     )
     wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
     assert list((folder / "replay").glob("*/*/DONE")) == [], "no copy is due for an hour"
-    victim, table, size = node(process, "learner/0"), node(process, "table/0"), int(rows(folder)[-1]["replay_size"])
+    learner, table, size = node(process, "learner/0"), node(process, "table/0"), int(rows(folder)[-1]["replay_size"])
     assert size >= 1_000
-    victim.kill()
-    comes_back(process, victim, "learner/0")
-    assert not table.is_running()
+    table.terminate()
+    comes_back(process, table, "table/0")
+    assert not learner.is_running()
     learns_on(folder)
     assert len(list((folder / "replay").glob("*/*/DONE"))) == 1
     (row,) = restarts(folder)
     output = ends_in_order(process)
-    assert "learner/0 ended with signal 9: all nodes start again, from the newest checkpoint" in output
+    assert "table/0 ended with status 0: all nodes start again, from the newest checkpoint" in output
     (said,) = [line for line in output.splitlines() if "transitions in the replay table" in line]
     assert "the first update waits" not in said
     num_read = int(said.split("with ")[1].split()[0].replace(",", ""))
