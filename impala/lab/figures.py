@@ -128,7 +128,8 @@ def surface(scores: Scores):
             ])  # fmt: skip
             image = axis.imshow(returns, vmin=config.scale[0], vmax=config.scale[1], origin="lower", aspect="auto")
             for (y, x), value in np.ndenumerate(returns):
-                axis.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color="white", fontweight="bold")
+                color = "black" if image.norm(value) > 0.6 else "white"  # on yellow, on blue
+                axis.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color, fontweight="bold")
             axis.set_xticks(range(len(grid.lags)), grid.lags)
             axis.set_yticks(range(len(grid.replay_fractions)), [f"{fraction:g}" for fraction in grid.replay_fractions])
             axis.set_title(f"{scheme}\n{task}", fontsize=8)
