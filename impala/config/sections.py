@@ -194,7 +194,7 @@ class ActorCriticConfig(Model):
 
 
 class QLearningConfig(Model):
-    """Action values: agents/q_learning.py. The defaults are those of DQN (Mnih et al. 2015) or, with program: apex,
+    """Action values: agents/q_learning.py. The defaults are those of DQN (dqn_zoo) or, with program: apex,
     Ape-X (Horgan et al. 2018): double, dueling, n_step 3, squared errors."""
 
     name: Literal["q_learning"] = "q_learning"  # or package.module:name

@@ -47,7 +47,7 @@ class PrioritisedWindows(Windows):
     def update_priorities(self, priority: np.ndarray) -> None:
         """Takes the new priorities [B] of the batch that `get` returned last."""
         with self._account.part("priorities"):
-            self._priorities.append(np.array(priority))  # a copy: it may be a column of a larger array
+            self._priorities.append(priority[np.isfinite(priority)])  # a copy: it may be a column of a larger array
             self._writer.put(self._keys, priority)
 
     def counts(self) -> dict[str, int]:

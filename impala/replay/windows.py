@@ -140,10 +140,10 @@ def drawn(
         if not is_sound.all() or left:
             arrays = {name: array[is_sound] for name, array in arrays.items()}
             arrays = {name: np.concatenate([left[name], array]) for name, array in arrays.items()} if left else arrays
-            left = {name: array[batch_size:] for name, array in arrays.items()}
             if len(arrays["origin"]) < batch_size:
                 left = arrays
                 continue
+            left = None  # what is too much is dropped: kept, it would make every later batch one draw older
         yield {name: array[:batch_size] for name, array in arrays.items()}
 
 

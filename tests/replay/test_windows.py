@@ -85,3 +85,14 @@ def test_three_steps_with_a_termination_a_cut_and_tails_of_two_and_one():
     np.testing.assert_array_equal(metrics["priority"], total + weight * last)  # Q(x, a) of the action taken is 0
     sink.close()
     server.stop()
+
+
+def test_after_an_unsound_window_batches_are_of_the_newest_draw_again(monkeypatch):
+    """The rest of the draw that takes its place is dropped: kept, it would make every later batch one draw older."""
+    draws = iter(range(1, 100))
+    arrays = lambda n: dict(origin=np.full((4, 6), n), key=np.arange(4))  # noqa: E731
+    monkeypatch.setattr(windows.fetching, "fetcher", lambda *arguments, **more: lambda: arrays(next(draws)))
+    verdicts, removed = iter([[True] * 4, [True, False, True, True]]), []
+    drawn = windows.drawn("", "", batch_size=4, checks=lambda arrays: next(verdicts, [True] * 4), remove=removed.extend)
+    batches = [next(drawn)["origin"][:, 0].tolist() for _ in range(4)]
+    assert batches == [[1] * 4, [2, 2, 2, 3], [4] * 4, [5] * 4] and removed == [1]
