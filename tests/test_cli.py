@@ -247,6 +247,8 @@ def test_a_run_goes_on_with_the_defaults_that_it_began_with(tmp_path):
     folder.mkdir()
     shutil.copy("docs/results/pong/config.yaml", folder)
     assert runs.as_begun(folder, mine) is mine, "nothing to resume"
+    (folder / "checkpoints/0000000001.tmp").mkdir(parents=True)
+    assert runs.as_begun(folder, mine) is mine, "killed while it wrote its first checkpoint"
     (folder / "checkpoints/0000000001").mkdir(parents=True)
     begun = runs.as_begun(folder, mine)
     assert (mine.network.normalisation, begun.network.normalisation) == ("median", "mean")

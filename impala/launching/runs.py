@@ -189,7 +189,7 @@ def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
 
 def _can_resume(path: Path) -> bool:
     found = (each for folder in member_folders(path) for each in folder.glob("checkpoints/[0-9]*"))
-    return (path / "config.yaml").exists() and any(each.suffix != ".tmp" for each in found)  # which was never committed
+    return (path / "config.yaml").exists() and any(each.suffix != ".tmp" for each in found)  # never committed
 
 
 def _has_rows(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from impala.nodes.server_node import ServerNode, ShardNode
 from impala.nodes.worker_node import WorkerNode
 from impala.types import EnvironmentSpec
 
-_ASK_SECONDS = 120.0  # timeout of calls from one shard to another, which may still import as long
+_ASK_SECONDS = 120.0  # timeout of calls between shards: the first call waits until the other has imported
 
 
 def add_servers(program: lp.Program, config: Config, spec: EnvironmentSpec, run: Run) -> list:

@@ -55,11 +55,11 @@ class PrioritisedWindows(Windows):
 
     def columns(self) -> dict[str, Any]:
         """Adds quantiles of the new priorities, how long one takes to the table, and what that costs the learner."""
-        columns, new = super().columns() | self._writer.columns(), list(self._priorities)
+        columns, new = super().columns() | self._writer.columns(), np.concatenate([[], *self._priorities])
         columns |= dict(learner_priority_fraction=self._account.fraction("priorities"))
         self._priorities.clear()
-        if new:
-            half, most, largest = np.quantile(np.concatenate(new), (0.5, 0.95, 1.0)).tolist()
+        if len(new):  # nothing, if none was finite
+            half, most, largest = np.quantile(new, (0.5, 0.95, 1.0)).tolist()
             columns |= dict(priority_p50=half, priority_p95=most, priority_max=largest)
         return columns
 

@@ -225,3 +225,6 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     for _ in range(1_500):  # as in a learner whose columns nobody asks for
         source.update_priorities(np.full(8, np.nan))
     assert len(source._priorities) <= 1_000 and source.counts()["unsound_priorities"] == 8 * 1_500
+    assert "priority_max" not in source.columns(), "of a period without a finite one"
+    source.update_priorities(np.array(7 * [2.0] + [np.nan]))
+    assert source.columns()["priority_max"] == 2.0, "of those that are finite"
