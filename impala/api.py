@@ -7,7 +7,6 @@ print(agent.evaluate(episodes=10))
 
 import collections
 import numbers
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -149,7 +148,7 @@ class Impala:
             (new / "config.yaml").write_text(config_lib.dump(self.config))
             for entry in [*new.iterdir()]:  # other files in the folder stay
                 if (path / entry.name).is_dir():
-                    shutil.rmtree(path / entry.name)
+                    (path / entry.name).replace(new / f"old-{entry.name}")  # removed with `new`, once all is in place
                 entry.replace(path / entry.name)
         return path
 
