@@ -64,6 +64,24 @@ def test_tables_outlive_their_learners_unless_one_of_them_ended_too(died, left, 
     assert watching._kept(died) == kept
 
 
+def test_a_learner_that_dies_again_before_it_saved_goes_on_from_the_moment_of_the_older_checkpoint():
+    class Again(Nodes):
+        names = staticmethod(lambda: ["learner/0", "actor/0"])
+        starts = []
+
+        def start_again(self, name, seconds, since):
+            self.starts.append((name, since))
+
+    nodes = Again(saved_at=100.0)
+    watching = supervising.Supervisor(
+        nodes, None, on_tick=lambda: None, say=print, restarts=None, new_incarnation=None
+    )
+    for nodes.facts in ({"saved_at": 100.0}, {"saved_at": None}, {"saved_at": 300.0}):
+        watching._start_all_but(["actor/0"])
+    assert nodes.starts == [("learner/0", 100.0), ("learner/0", 100.0), ("learner/0", 300.0)]
+    assert watching.since == 300.0
+
+
 class Members(Nodes):
     """A population of two: the first is done and has saved all, the other has 300 frames since its checkpoint."""
 
