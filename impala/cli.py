@@ -12,6 +12,7 @@ import signal
 import sys
 import textwrap
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -511,20 +512,36 @@ def _a_gpu_for_each_learner(config: config_lib.Config, options: argparse.Namespa
             f"--gpus {options.gpus}: {num_learners} learners have {num_gpus} GPUs; expected one for each, or "
             "--cluster.learner-gpus 0.5, with which two share one"
         ])  # fmt: skip
+    if config.population.size > options.gpus and not config.cluster.shared_folder:
+        raise config_lib.ConfigError([
+            f"--gpus {options.gpus}: the first learners of {config.population.size} members stand on the first host; "
+            "expected a GPU there for each, or --cluster.learner-gpus 0.5, with which two share one"
+        ])  # fmt: skip
     return ["--cluster.learner-gpus", "1"]
 
 
 def _refuse_too_few_cpus(config: config_lib.Config, nodes: int, cpus: int) -> None:
     """Raises ConfigError if `nodes` hosts of `cpus` CPUs can never hold what must stand before a run begins."""
-    needs, num_actors = config.cluster, config.cluster.min_actors or config.actor.num_actors
-    needed = num_actors * needs.actor_cpus + config.learner.num_learners * needs.learner_cpus
-    needed += config.actor.num_relays * needs.relay_cpus
-    if needed > nodes * cpus:
-        raise config_lib.ConfigError([
-            f"--nodes {nodes} --cpus {cpus}: have {nodes * cpus} CPUs, and {num_actors} actors and learners"
-            f"{' with their relays' if config.actor.num_relays else ''} alone need {needed:g}; "
-            "expected more, or fewer for each: --cluster.actor-cpus"
-        ])  # fmt: skip
+    from impala.nodes import placing
+
+    placement, counts = placing.placement(config), placing.awaited(config)
+    names = [f"{role}/{index}" for role, count in counts.items() for index in range(count)]
+
+    def needed(names: list[str]) -> float:
+        return sum(placement.needs(name).cpus for name in names)
+
+    def listed(names: list[str]) -> str:
+        return ", ".join(f"{count} × {role}" for role, count in Counter(n.partition("/")[0] for n in names).items())
+
+    first = [name for name in names if placement.at_launcher(name)]
+    for what, has, stand in ((f"--nodes {nodes} --cpus {cpus}: have", nodes * cpus, names),
+                             (f"--cpus {cpus}: the first host has", cpus, first)):  # fmt: skip
+        if needed(stand) > has:
+            role = "actor" if "actor/0" in stand else "learner"
+            raise config_lib.ConfigError([
+                f"{what} {has} CPUs, and a run needs {needed(stand):g} there for {listed(stand)}; expected more, or "
+                f"fewer for each, like --cluster.{role}-cpus 0.5"
+            ])  # fmt: skip
 
 
 def doctor(options: argparse.Namespace, rest: list[str]) -> int:

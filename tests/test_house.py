@@ -63,7 +63,7 @@ MAY_IMPORT = {
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "launching"},
     "training": {*BASE, *STATIONS, "config", "agents", "nodes", "launching"},
-    "cli": {"config", "training", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
+    "cli": {"config", "training", "nodes", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name
 }
@@ -79,6 +79,7 @@ ONLY = {
     ("bench", "nodes"): {"nodes.checking", "nodes.parts", "nodes.estimates", "nodes.learner_group"},
     # `impala runs` looks at checkpoints without TensorFlow.
     ("cli", "learning"): {"learning.soundness"},
+    ("cli", "nodes"): {"nodes.placing"},  # whether a cluster's hosts can hold a run
     # It serves requests without a program around them.
     ("bench", "launching"): {
         "launching.processes", "launching.peers", "launching.shared_memory", "launching.rpc.client", "launching.rpc.server", "launching.roles",

@@ -20,6 +20,7 @@ _UNROLLS = ("impala", "seed", "ga3c")  # programs whose batches are unrolls, fre
 _SERVED = ("a3c", "dppo", "gorila")  # programs with a parameter server
 _REPLAYS = ("dqn", "apex", "gorila", "seed+r2d2")  # whose batches are windows, all of them from a replay table
 _PRIORITISED = ("apex", "seed+r2d2")
+_ACTORS = ("impala", "seed", "ga3c", "apex", *_SERVED)  # that have processes which only act, or act and differentiate
 _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key, or a section
     "inference": ("seed", "ga3c"),
     "ga3c": ("ga3c",),
@@ -33,6 +34,10 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "actor.weight_frames": ("apex",),
     "actor.num_relays": ("impala", "apex"),
     "cluster.relay_cpus": ("impala", "apex"),
+    "cluster.actor_cpus": _ACTORS,
+    "cluster.actor_memory_gb": _ACTORS,
+    "cluster.spread_actors": _ACTORS,
+    "cluster.min_actors": _ACTORS,
     "actor.max_pending": ("apex",),
     "actor.max_episode_frames": ("apex",),
     "agent.epsilon_start": ("dqn", "gorila"),

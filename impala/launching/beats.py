@@ -91,7 +91,9 @@ class Pulse:
     @doing.setter
     def doing(self, what: str) -> None:
         with self._asked_lock:
-            self._doing, self._asked = what, dict.fromkeys(self._asked, time.monotonic())
+            self._doing = what
+            if (thread := threading.get_ident()) in self._asked:  # else one that hangs looks alive at each save
+                self._asked[thread] = time.monotonic()
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -136,8 +136,10 @@ class Monitor:
         self.num_episodes = int(state.get("episodes", 0))
         self._scores = collections.deque(maxlen=WINDOW)
         self._take_scores(state.get("scores", []))
+        # Each is the worst of those of nearly the same weights, whose first were of update `_evaluated`.
         self._evaluations = collections.deque(state.get("evaluations", []), maxlen=_NUM_EVALUATIONS)
-        self._evaluated: int | None = state.get("evaluated")  # update of the weights that the last of these began with
+        self._evaluated: int | None = state.get("evaluated")
+        self._evaluation_mean = state.get("evaluation_mean", self._evaluations[-1] if self._evaluations else None)
         last = dict(updates=self.updates, frames=self.frames) if state else {}
         self._metrics = CsvLog(folder / "metrics.csv", COLUMNS, last=last)
         self._episodes = CsvLog(folder / "episodes.csv", EPISODE_COLUMNS, last=last)
@@ -180,7 +182,7 @@ class Monitor:
     @property
     def evaluation_mean(self) -> float | None:
         """Mean score of the newest evaluation, None before there is one."""
-        return self._evaluations[-1] if self._evaluations else None
+        return self._evaluation_mean
 
     def has_reached(self, target: float) -> bool:
         """Returns whether `return_mean` (with `target_is_evaluated`, both last evaluations) reached `target`.
@@ -213,6 +215,7 @@ class Monitor:
                 scores=list(self._scores),
                 evaluations=list(self._evaluations),
                 evaluated=self._evaluated,
+                evaluation_mean=self._evaluation_mean,
                 **self._tasks.state(),
             )
 
@@ -236,15 +239,16 @@ class Monitor:
     def add_evaluation(self, mean: float, updates: int) -> None:
         """Takes the mean score of the evaluator's newest episodes; with several tasks, the mean over tasks.
 
-        One that is not finite is not taken, as with episodes. One of weights within 100 `updates` of those that were
-        evaluated last takes that one's place: the policy is nearly the same, as after a resume, or the same, as where
-        an evaluator is started again.
+        One that is not finite is not taken, as with episodes. Those of weights within 100 `updates` are one for the
+        target, the worst of them: the policy is nearly the same, as after a resume, or the same, as where an evaluator
+        is started again.
         """
         with self._lock:
             if self._is_over or not math.isfinite(mean):
                 return
+            self._evaluation_mean = mean
             if self._evaluations and self._evaluated is not None and updates < self._evaluated + _UPDATES_APART:
-                self._evaluations[-1], self._evaluated = mean, min(updates, self._evaluated)
+                self._evaluations[-1], self._evaluated = min(mean, self._evaluations[-1]), min(updates, self._evaluated)
             else:
                 self._evaluations.append(mean)
                 self._evaluated = updates

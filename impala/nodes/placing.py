@@ -55,6 +55,20 @@ def placement_again(config: Config) -> ray_cluster.Placement:
     return placement(config)._replace(**again)
 
 
+def awaited(config: Config) -> dict[str, int]:
+    """Returns how many nodes of each role must stand before a run begins."""
+    size, server = config.population.size, config.server
+    num_learners = size * config.learner.num_learners
+    num_actors = size * config.actor.num_actors if config.has_use_for("cluster.actor_cpus") else 0
+    heads = dict(server=size, shard=size * (server.num_shards - 1)) if config.has_parameter_server else {}
+    has_tables = config.has_replay_table or config.has_use_for("replay.queue_kind")
+    num_tables = (size if heads else num_learners) if has_tables else 0
+    return {role: count for role, count in dict(
+        heads or dict(learner=num_learners), table=num_tables, relay=size * config.actor.num_relays,
+        actor=config.cluster.min_actors or num_actors, evaluator=size * bool(config.evaluator.num_episodes),
+    ).items() if count}  # fmt: skip
+
+
 def _num_awaited(config: Config) -> int | None:
     """Returns how many `returns_alone` nodes must stand first: actors, and an evaluator for each member; None: all."""
     if config.cluster.min_actors is None:

@@ -175,6 +175,17 @@ def test_two_evaluations_of_nearly_the_same_weights_are_one(tmp_path):
     assert monitor.has_reached(0.9)
 
 
+def test_of_evaluations_of_nearly_the_same_weights_the_worst_counts(tmp_path):
+    """Or else two that reach the target, of weights one update apart, would do: the last of one hundred, the first of the next."""
+    monitor = make_monitor(tmp_path, target_is_evaluated=True)
+    monitor.add_update(1, UPDATE, chunks(0))
+    for mean, updates in ((-1.0, 0), (1.0, 99), (1.0, 100), (1.0, 199)):
+        monitor.add_evaluation(mean, updates)
+        assert not monitor.has_reached(0.9) and monitor.evaluation_mean == mean
+    monitor.add_evaluation(1.0, 200)
+    assert monitor.has_reached(0.9)
+
+
 def test_what_comes_after_the_end_counts_for_nothing(tmp_path, caplog):
     monitor = make_monitor(tmp_path)
     monitor.close()

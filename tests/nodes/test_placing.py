@@ -1,0 +1,22 @@
+"""Where nodes stand on a cluster, and how many."""
+
+import importlib
+
+import pytest
+
+from impala import config as config_lib
+from impala.nodes import checking, placing
+from impala.nodes.run import Run
+
+
+@pytest.mark.parametrize("word, overrides", [
+    ("catch", {"learner.num_learners": 2}), ("dqn_catch", {}), ("apex_catch", {"learner.num_learners": 2}), ("seed_catch", {}),
+    ("r2d2_catch", {}), ("ga3c_catch", {}), ("a3c_catch", {"server.num_shards": 2}), ("dppo_catch", {}), ("gorila_catch", {}),
+    ("gorila_catch", {"replay.shared": True}), ("apex_catch", {"actor.num_relays": 2}),
+    ("catch", {"population.size": 2, "actor.num_actors": 3}), ("a3c_catch", {"population.size": 2, "server.num_shards": 2}),
+])  # fmt: skip
+def test_as_many_are_awaited_as_a_program_has(tmp_path, word, overrides):
+    config = config_lib.load(f"configs/{word}.yaml", overrides)
+    module = importlib.import_module(f"impala.programs.{config.program}")
+    program = module.make_program(config, checking.check(config), Run(tmp_path, 0, 0.0, 0))
+    assert {label: len(group) for label, group in program.groups.items()} == placing.awaited(config)
