@@ -301,6 +301,8 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
     if options.config is None and "environment.name" not in config_lib.parse_overrides(rest):
         raise _nothing_named("train", "pong")
     config = _configuration(options.config, rest)
+    if options.profile and config.has_parameter_server:
+        raise config_lib.ConfigError([f"--profile: program={config.program} has no learner; expected another program"])
     from impala import training
 
     folder = options.run or _run_folder(options.word, options.config)

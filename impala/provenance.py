@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+_ROOT = Path(__file__).resolve().parents[1]
 _COMPARED = ("impala", "configs")
 
 
 def commit() -> str:
     """Returns the commit, with "-dirty" if package or configurations differ from it; "unknown" outside a git clone."""
     try:
+        _git("ls-files", "--error-unmatch", __file__)  # or else it is installed in a clone of something else
         return _git("rev-parse", "--short=12", "HEAD") + ("-dirty" if _changed() else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
@@ -24,6 +26,8 @@ def commit_and_edits() -> str:
     named = commit()
     try:
         edits = _changed() + _git("diff", "--no-ext-diff", "HEAD", "--", *_COMPARED)
+        new = _git("ls-files", "--others", "--exclude-standard", "-z", "--", *_COMPARED).split("\0")
+        edits += "".join(hashlib.sha256((_ROOT / name).read_bytes()).hexdigest() for name in sorted(filter(None, new)))
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return f"{named}-{hashlib.sha256(edits.encode()).hexdigest()[:8]}" if named.endswith("-dirty") else named
@@ -34,7 +38,7 @@ def _changed() -> str:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parents[1]), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(_ROOT), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True)
     return done.stdout.strip()
 

@@ -42,7 +42,7 @@ def main(
         _check_devices(config, threads)
     else:  # what other hosts have, Ray knows
         _connect(cluster, config, threads)
-    table_mb = _table_mb(config, spec)
+    table_mb = _table_mb(config, spec, estimates.budget_mb() if cluster is None else float("inf"))
     if cluster is None:
         estimates.check(config, spec)
     with _with_room(folder):
@@ -218,12 +218,13 @@ def _ticker(launched, screen, handles, config, table_mb: dict[str, float], resta
     from impala.monitoring.notices import Notices
 
     said, members, roles, tables_mb = set(), {}, launched.roles, sum(table_mb.values())
-    learners = [handle.dereference() for handle in handles]
+    learners, plays = [handle.dereference() for handle in handles], lambda name: roles.of(name).plays
     if len(learners) > 1:
         members = {_head(launched, config, index): config.member_name(index) for index in range(len(learners))}
     find_notices = Notices(
         patience=lambda doing: beats.patience(doing, config.liveness_seconds), growth=config.memory_growth,
-        allowed_mb=lambda name: tables_mb * roles.of(name).stores, plays=lambda name: roles.of(name).plays,
+        allowed_mb=lambda name: tables_mb * (roles.of(name).stores or config.replays_in_workers and plays(name)),
+        plays=plays,
         then="it is started again" if launched.can_start_again and config.restarts.max_in_a_row else "the run ends",
     )  # fmt: skip
 
@@ -292,8 +293,8 @@ def _tell(line: str, file=None) -> None:
         print(line, file=file, flush=True)
 
 
-def _table_mb(config, spec) -> dict[str, float]:
-    """Returns upper bounds of the tables' megabytes, uncompressed; refuses tables that memory cannot hold."""
+def _table_mb(config, spec, budget: float) -> dict[str, float]:
+    """Returns upper bounds of the tables' megabytes, uncompressed; refuses tables of more than `budget` megabytes."""
     from impala import agents
     from impala.nodes import estimates
     from impala.types import num_bytes
@@ -302,8 +303,7 @@ def _table_mb(config, spec) -> dict[str, float]:
     fresh = config.window.fresh
     chunk_mb = (estimates.kept_step_bytes(chunk, fresh) if config.replays_alone else num_bytes(chunk)) / 1e6
     chunk_mb *= config.population.size  # every member has its own tables
-    num_replays = 1 if config.replay.shared or not config.has_use_for("replay.shared") else config.actor.num_actors
-    budget = estimates.budget_mb()  # leaves some for learner, actors and system
+    num_replays = config.actor.num_actors if config.replays_in_workers else 1
     replayed = config.replays_alone or config.replay.fraction
     sizes = {
         "replay.queue_size": config.queue_size * config.has_use_for("replay.queue_size"),

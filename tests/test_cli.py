@@ -75,6 +75,8 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
         (["--run"], "impala train: --run: expected one argument; expected impala train WORD | --config FILE [--run DIR] "
          "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
+        (["--program", "a3c", "--actor.num-environments", "8", "--actor.num-lanes", "1", "--profile"],
+         "--profile: program=a3c has no learner; expected another program"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
         (["--restart", "pong"], "impala train … pong: a shipped configuration's word comes first; expected impala train pong …"),

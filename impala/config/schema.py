@@ -257,7 +257,12 @@ class Config(Model):
     @property
     def has_replay_table(self) -> bool:
         """Whether all training data comes from a replay in a process of its own, not from one in each worker."""
-        return self.replays_alone and (self.replay.shared or not self.has_use_for("replay.shared"))
+        return self.replays_alone and not self.replays_in_workers
+
+    @property
+    def replays_in_workers(self) -> bool:
+        """Whether each worker has a replay of its own."""
+        return self.has_use_for("replay.shared") and not self.replay.shared
 
     @property
     def has_parameter_server(self) -> bool:

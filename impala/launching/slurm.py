@@ -58,13 +58,16 @@ wait "$run"
 while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at once when a signal comes, with its number
 wait "$run"; status=$?
 kill "$head"  # `ray stop` would end other jobs' Ray as well
-# Its time was over; or trying again may help, which it has not done after five times in a row.
-if [ "$again" = yes ]; then
+# Its time was over, and a checkpoint was written; or trying again may help, which it has not done after five times in a
+# row: what it waited for may come (75), or a first update, which its time was too short for (130).
+if [ "$again$status" = yes0 ]; then
   rm -f "$tries"
-elif [ "$status" = 75 ]; then
+elif [ "$status" = 75 ] || [ "$again$status" = yes130 ]; then
   count=$(($(cat "$tries" 2>/dev/null || echo 0) + 1))
   echo "$count" > "$tries"
-  [ "$count" -gt 5 ] || again=yes
+  again=$([ "$count" -gt 5 ] || echo yes)
+else
+  again=no
 fi
 if [ "$again" = yes ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"

@@ -7,6 +7,7 @@ from typing import Any
 
 from impala import agents
 from impala.config import Config
+from impala.launching import processes, roles
 from impala.nodes import feeding, learner_group, population
 from impala.nodes.head import Follower, Head
 from impala.nodes.run import Run
@@ -17,7 +18,7 @@ from impala.types import Chunk, EnvironmentSpec
 class LearnerNode:
     """Trains on the batches of its source and serves weights; the first of several has the `Head` of the run.
 
-    A node that does more holds a `LearnerNode` and adds to its `after_agreement`, `after_update`, `jobs`,
+    A node that does more holds a `LearnerNode` and adds to its `after_agreement`, `after_update`, `at_end`, `jobs`,
     `counts` and `columns`.
 
     Args:
@@ -33,8 +34,6 @@ class LearnerNode:
         self, config: Config, spec: EnvironmentSpec, run: Run, index: int = 0, *,
         make_source: Callable = feeding.from_tables, table=None, peers: Sequence[str] = (),
     ):  # fmt: skip
-        from impala.launching import processes, roles
-
         process = run.member * config.learner.num_learners + index
         self.stop = processes.prepare(roles.LEARNER, process)  # first: the imports take seconds
         import tensorflow as tf
@@ -67,6 +66,7 @@ class LearnerNode:
         self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
         self.after_update: list[Callable[[Any], None]] = []  # called with an update's `learners.Result`
+        self.at_end: list[Callable[[], None]] = []  # after the last checkpoint
         self.jobs: list[PeriodicJob] = []
         self.counts: list[Callable[[], dict[str, int]]] = [self._source.counts]  # see `sources.Source`
         self.columns: list[Callable] = [self._source.columns, *agents.exploration_columns(config)]
@@ -113,15 +113,14 @@ class LearnerNode:
             self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
         is_ready, num_old = self._agree(wants_end)
         self.head.monitor.add_wait(time.monotonic() - started)  # for this learner's batch, then for its peers'
-        if not is_ready or self.is_over:
-            if self._relief.is_due(self._held):
-                self._drop_held()
-            return None
-        if num_old:  # all drop theirs: if one did alone, it would wait for actors that the others' full queues block
+        is_turn = is_ready and not self.is_over
+        if is_turn and not num_old:
+            batch, self._held = self._held, None
+            return batch
+        # Of old ones all drop theirs: if one did alone, it would wait for actors that the others' full queues block.
+        if is_turn or self._relief.is_due(self._held):
             self._drop_held()
-            return None
-        batch, self._held = self._held, None
-        return batch
+        return None
 
     def _drop_held(self) -> None:
         self._held = None
@@ -187,8 +186,6 @@ class LearnerNode:
     # --- the loop ---
 
     def run(self) -> None:
-        from impala.launching import processes
-
         self.head.begin()
         processes.begin(self.stop)
         self.stop.doing = "starting"  # until the first update, which is traced and may be compiled
@@ -205,11 +202,13 @@ class LearnerNode:
             raise
         self.is_over = True
         self.stop.doing = "saving"  # until the end: the launcher waits for a slow disk
-        processes.finish(*self.head.end(status, words, self._log))
+        ending = self.head.end(status, words, self._log)
+        for job in self.at_end:
+            job()
+        processes.finish(*ending)
 
     def _train_until_the_end(self) -> tuple[int, str]:
         """Trains until it is time to stop; returns the process's exit status, and the reason if a peer was lost."""
-        from impala.launching import processes
         from impala.learning.groups import LearnersDiffer, PeerLost
         from impala.learning.learners import NonFiniteUpdates
 

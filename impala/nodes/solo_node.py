@@ -1,8 +1,13 @@
 """What runs in a process that both acts and learns."""
 
+import logging
+import threading
+import time
+
 from impala import agents
 from impala.config import Config
 from impala.launching import processes
+from impala.nodes.closing import close_all
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.parts import lane_seed, make_environment
 from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, wait_for
@@ -12,6 +17,7 @@ from impala.nodes.with_learner import WithLearner
 from impala.types import EnvironmentSpec, Origin
 
 _YIELDS = 20  # of the acting loop in one turn of its thread
+_CLOSE_SECONDS = 10.0  # for the environments' last step, and to close them
 
 
 class SoloNode(WithLearner):
@@ -33,11 +39,12 @@ class SoloNode(WithLearner):
         self._outputs = policies.with_version(
             policies.network_outputs(learning.learner.network), lambda: learning.learner.num_updates
         )
-        self._lanes, self._sinks = [], []
+        self._lanes, self._sinks, self._environments, self._are_closed = [], [], [], threading.Event()
         for lane in range(config.actor.num_lanes):
             self._add_lane(lane, table)
         seeds = (lane_seed(config, self._incarnation, 0, lane) for lane in range(config.actor.num_lanes))
         self._steps = actors.interleave([actor.steps(seed) for actor, seed in zip(self._lanes, seeds)])
+        learning.at_end.append(self._wait_for_environments)
         learning.jobs += [PeriodicJob(0.0, self._keep_acting), PeriodicJob(1.0, self._report)]
         count_frames(learning, "played_steps", lambda: self._num_steps)
         column = agents.of(config).EXPLORATION
@@ -66,6 +73,7 @@ class SoloNode(WithLearner):
             on_steps=self._count, kept=behaviour.kept,
         )  # fmt: skip
         environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
+        self._environments.append(environment)
         self._sinks.append(sink)
         self._lanes.append(actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_YIELDS, origin=origin))
 
@@ -87,9 +95,23 @@ class SoloNode(WithLearner):
         with self.learning.stop.watched():  # an environment may hang
             for _ in range(_YIELDS):
                 if self._should_stop():
+                    self._close_environments()
+                    time.sleep(0.1)  # or else it would spin while the last checkpoint is written
                     return
                 if episodes := next(self._steps):
                     self.learning.head.monitor.add_episodes(episodes)
+
+    def _close_environments(self) -> None:
+        """Called by the thread that steps them, if there is one."""
+        if not self._are_closed.is_set():
+            close_all(self._environments)
+            self._are_closed.set()
+
+    def _wait_for_environments(self) -> None:
+        if self._crew is None:
+            self._close_environments()
+        elif not self._are_closed.wait(_CLOSE_SECONDS):
+            logging.warning("environments are not closed: they neither step nor close within %.0f s", _CLOSE_SECONDS)
 
     def _report(self) -> None:
         from impala.acting import actors

@@ -106,6 +106,7 @@ class WorkerNode:
         from impala.learning.learners import NonFiniteUpdates
         from impala.timing import TimeAccount
 
+        ending = ()
         try:
             exchange = self._connect()
             processes.begin(self._stop)
@@ -114,10 +115,10 @@ class WorkerNode:
             pass
         except NonFiniteUpdates as error:
             self._stop.note(ends_run=True)
-            processes.finish(processes.EXIT_FAILED, str(error))
+            ending = processes.EXIT_FAILED, str(error)
         finally:
             self._worker.close()
-        processes.finish()
+        processes.finish(*ending)
 
     def _work(self, exchange: exchanging.Exchange, account) -> None:
         from impala.acting import actors

@@ -286,9 +286,15 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
         return "requeue 7" in (tmp_path / "asked").read_text()
 
     assert [is_queued_after("exit 75", restarts) for restarts in range(4)] == 4 * [True]
-    assert is_queued_after("trap 'exit 0' TERM; sleep 0.5; kill -USR1 $PPID; sleep 60 & wait", 4), "its time was over"
+    its_time_is_over = "trap 'exit %d' TERM; sleep 0.5; kill -USR1 $PPID; sleep 60 & wait"
+    assert is_queued_after(its_time_is_over % 130, 4), "there was no update yet"
+    assert not is_queued_after(its_time_is_over % 1, 4)
+    assert not is_queued_after((its_time_is_over % 130).replace("USR1", "TERM"), 4), "scancel, before an update"
+    assert is_queued_after(its_time_is_over % 0, 4), "its time was over"
     assert [is_queued_after("exit 75", restarts) for restarts in range(5, 11)] == 5 * [True] + [False]
     assert is_queued_after("exit 75", 0), "submitted anew"
+    tries = [is_queued_after(its_time_is_over % 130, restarts) for restarts in range(1, 6)]
+    assert tries == 4 * [True] + [False], "it would never come to an update"
     assert not is_queued_after("exit 1", 1)
 
 

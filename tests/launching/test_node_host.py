@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from impala import config as config_lib
-from impala import provenance
 from impala.launching import addresses, commands, node_host, stopping
 from impala.launching.shared_memory import machine
 from impala.nodes import placing
@@ -161,30 +160,6 @@ def test_what_other_hosts_wrote_into_a_shared_folder_is_left_alone(tmp_path, mon
     of_others.mkdir()
     node_host._sweep()
     assert {*tmp_path.iterdir()} == {ours, of_others, dead_there}, "no process here has that number"
-
-
-def test_different_edits_of_one_commit_are_told_apart(tmp_path, monkeypatch):
-    def git(*arguments):
-        identity = ["-c", "user.name=One", "-c", "user.email=one@localhost"]
-        subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True)
-
-    (tmp_path / "impala").mkdir()
-    module = tmp_path / "impala/provenance.py"
-    module.write_text("a = 1\n")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
-    monkeypatch.setattr(provenance, "__file__", str(module))
-    clean = provenance.commit_and_edits()
-    assert clean == provenance.commit() and len(clean) == 12
-    edited = []
-    for text in (b"a = 2\n", b"a = 3 # \xff\n", b"a = 2\n"):
-        module.write_bytes(text)
-        edited.append(provenance.commit_and_edits())
-        assert provenance.commit() == f"{clean}-dirty", "what is recorded stays as it was"
-    assert edited[0] == edited[2] != edited[1] and all(found.startswith(f"{clean}-dirty-") for found in edited)
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path.parent / "impala/provenance.py"))
-    assert provenance.commit_and_edits() == "unknown"
 
 
 def test_the_users_modules_are_compared_environments_among_them(tmp_path, monkeypatch):

@@ -44,13 +44,13 @@ def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
     elif config.agent.name in ("q_learning", "q_unrolls", "r2d2"):
         spec = spec._replace(actions=Discrete(6))
     estimates.check(config, spec)
-    training._table_mb(config, spec)
+    training._table_mb(config, spec, estimates.budget_mb())
 
 
 def test_every_bundle_of_gorilas_has_a_replay_of_its_own_unless_they_share_one():
     mb = {
         (program, shared): training._table_mb(build(PONG, program=program, loss__correction="n_step", replay__size=10_000, replay__min_size=1_000, actor__num_actors=num_actors, actor__num_environments=8,
-                                                    **({"replay__shared": True} if shared else {})), PONG)["replay"]
+                                                    **({"replay__shared": True} if shared else {})), PONG, 10_000.0)["replay"]
         for program, shared, num_actors in (("dqn", False, 1), ("gorila", False, 3), ("gorila", True, 3))
     }  # fmt: skip
     assert mb["gorila", False] == pytest.approx(3 * mb["dqn", False]) == 3 * mb["gorila", True] and mb["dqn", False] > 0
@@ -113,4 +113,4 @@ def mb_of(config, what):
 def test_tables_name_what_makes_them_large(monkeypatch, overrides, expected):
     monkeypatch.setattr(estimates, "budget_mb", lambda: 0.8 * 4000)
     with pytest.raises(config_lib.ConfigError, match=expected):
-        training._table_mb(build(PONG, **overrides), PONG)
+        training._table_mb(build(PONG, **overrides), PONG, estimates.budget_mb())

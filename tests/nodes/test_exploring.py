@@ -91,7 +91,7 @@ def test_dqn_s_actors_explore_as_much_as_is_scheduled(monkeypatch, tmp_path):
     spec, now = checking.check(config), 0
     learning = SimpleNamespace(
         learner=SimpleNamespace(network=prefer_the_first_action(agents.of(config).make_network(config, spec)), num_updates=0),
-        frames=lambda: now, stop=threading.Event(), is_over=False, jobs=[], columns=[], counts=[], after_agreement=[],
+        frames=lambda: now, stop=threading.Event(), is_over=False, jobs=[], columns=[], counts=[], after_agreement=[], at_end=[],
     )  # fmt: skip
     monkeypatch.setattr(solo_node, "LearnerNode", lambda *_, **__: learning)
     server = reverb.Server(replaying.make_tables(config, spec), port=None)

@@ -257,7 +257,7 @@ def test_a_replay_larger_than_memory_is_told_its_size_and_the_largest_that_fits(
     for size, is_refused in ((5_474_765, True), (5_474_764, False)):
         config = config_lib.load("configs/apex_catch.yaml", {"replay.size": size})
         with pytest.raises(config_lib.ConfigError) if is_refused else contextlib.nullcontext():
-            training._table_mb(config, checking.check(config))
+            training._table_mb(config, checking.check(config), 6_400.0)
 
 
 @pytest.mark.soak

@@ -38,7 +38,14 @@ DQN = ["train", "--config", "configs/dqn_catch.yaml", "--evaluator.period-second
 def runs(tmp_path_factory):
     """A run that Ctrl-C ended, its last row, and the same folder's next run, which goes to the end."""
     folder = tmp_path_factory.mktemp("runs") / "dqn"
-    return folder, *interrupted_and_resumed(folder, *DQN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLOSED", str(folder.with_name("closed")))
+        return folder, *interrupted_and_resumed(folder, *DQN, "--environment.name", "tests.programs.closes:Catch")
+
+
+def test_its_environments_are_closed_by_ctrl_c_and_at_the_end(runs):
+    closed = runs[0].with_name("closed").read_text().splitlines()
+    assert sum("learner" in line for line in closed) == 2, closed
 
 
 def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
