@@ -207,7 +207,7 @@ def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] 
     rpc.use_new_token(folder / "token")
     scratch = logs / "scratch"  # pickled nodes and Reverb's folder, which nobody else removes
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+    scratch.mkdir(mode=0o700)
     holder = ports.Holder()
     stopper = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
     starts = commands.of(program, scratch, stopper=stopper, bind=lambda *_: ports.Local(holder.take()))

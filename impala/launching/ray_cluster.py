@@ -750,7 +750,7 @@ def launch(
     rpc.use_new_token(token)
     scratch = logs / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+    scratch.mkdir(mode=0o700)
     starts = commands.of(program, scratch, stopper=stopping.stop, bind=addresses.LookedUp)
     local.link_logs(logs, [command.name for command in starts])
     roles = roles or Roles(Role(label, turn=0, tells=False) for label in program.groups)

@@ -139,8 +139,14 @@ class Checkpoints:
                 aside.unlink(missing_ok=True)  # in case it is a file
                 (self._directory / name).rename(aside)
             damaged.append(name)
-        if path:
-            self._load(path, state, is_part)
+        while path:
+            try:
+                self._load(path, state, is_part)
+            except (OSError, tf.errors.OpError):
+                before, (path, state, passed_over) = path, soundness.survey(self._directory)
+                if path == before or not read_only:  # else whoever trains has removed it meanwhile
+                    raise
+                continue
             self.restored = Restored(path.name, state["updates"], state.get("frames", 0), passed_over)
             return state
         if damaged:

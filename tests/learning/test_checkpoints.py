@@ -256,6 +256,27 @@ def test_it_remembers_what_it_took_and_what_it_passed_over(tmp_path, read_only):
     assert len(kept.restored.passed_over) == 2 * read_only, "those that were renamed are not met again"
 
 
+@pytest.mark.parametrize("num_kept", [1, 3])
+def test_a_reader_takes_the_newer_one_if_the_writer_prunes_what_it_is_about_to_read(tmp_path, monkeypatch, num_kept):
+    trained, states = saved(tmp_path, num_kept=num_kept)
+    survey = soundness.survey
+
+    def survey_and_save_meanwhile(directory):
+        found = survey(directory)
+        if found[0].name == "0000000030":
+            for update in range(31, 31 + num_kept):
+                trained.checkpoints(tmp_path, num_kept=num_kept).save(update, dict(frames=100 * update))
+        return found
+
+    monkeypatch.setattr(soundness, "survey", survey_and_save_meanwhile)
+    state, tensors, reports = restored(tmp_path, read_only=True)
+    assert state["updates"] == 30 + num_kept and tensors == states[30] and not reports
+    shutil.rmtree(tmp_path / f"{30 + num_kept:010d}")
+    monkeypatch.setattr(soundness, "survey", lambda directory: (directory / "0000000099", dict(state), []))
+    with pytest.raises(tf.errors.OpError):
+        restored(tmp_path, read_only=True)
+
+
 def test_a_new_run_remembers_nothing(tmp_path):
     kept = Trained().checkpoints(tmp_path)
     assert kept.restore() is None and kept.restored is None
