@@ -85,7 +85,7 @@ class Impala:
         checking.check(config)
         self._begin(config, lag)
 
-    def _begin(self, config: config_lib.Config, lag: int) -> None:
+    def _begin(self, config: config_lib.Config, lag: int, incarnation: int = 0) -> None:
         if not isinstance(lag, numbers.Integral) or lag < 0:
             raise config_lib.ConfigError([f"Impala: lag={lag!r}; expected a whole number of updates, 0 or more"])
         if config.replays_alone or config.has_parameter_server:
@@ -94,7 +94,7 @@ class Impala:
                 "unrolls (impala, seed, ga3c); `impala evaluate` and `impala export` take runs of all programs"
             ])  # fmt: skip
         self.config, self._lag = config, lag
-        self._lockstep = lockstep.Lockstep(config, lag=lag)
+        self._lockstep = lockstep.Lockstep(config, lag=lag, incarnation=incarnation)
         self._scores: collections.deque[float] = collections.deque(maxlen=WINDOW)
 
     @property
@@ -178,7 +178,8 @@ class Impala:
         if problems := [problem for name in config.environment.tasks if (problem := _not_of_this_process(name))]:
             raise config_lib.ConfigError([f"{path}: {problems[0]}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
         checking.check(config)
-        agent._begin(config, state.get("lag", 0))
+        # By its updates: what it learns from now on is not what it has learned from.
+        agent._begin(config, state.get("lag", 0), incarnation=state.get("updates", 0))
         # Read-only: a process may be training there, and only it may rename damaged checkpoints.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
         agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]

@@ -51,11 +51,12 @@ class Lockstep:
       environments: played instead of the configured ones: an `Environment` for each task, (1 − f) B copies in all.
       make_network: makes an actor-critic network for an `EnvironmentSpec`, instead of the configured one.
       correction: a V-based scheme of your own, instead of the configured one.
+      incarnation: another number gives environments, policies and replay other random numbers.
     """
 
     def __init__(
         self, config: Config, *, lag: int = 0, environments: Sequence | None = None,
-        make_network: Callable | None = None, correction: Callable | None = None,
+        make_network: Callable | None = None, correction: Callable | None = None, incarnation: int = 0,
     ):  # fmt: skip
         if lag < 0:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
@@ -76,12 +77,12 @@ class Lockstep:
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
-        self._random = np.random.default_rng([config.seed, 1])
+        self._random = np.random.default_rng([config.seed, 1, *[incarnation] * (incarnation > 0)])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
         self._closing = [environment.close for environment in environments]
         for task, environment in enumerate(environments):
-            seed, n = parts.lane_seed(config, 0, 0, task), environment.num_environments
+            seed, n = parts.lane_seed(config, incarnation, 0, task), environment.num_environments
             behaviour = agents.behaviour_of_lane(config, spec, task * n, n, config.num_fresh)
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,

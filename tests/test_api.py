@@ -126,6 +126,21 @@ def test_an_agent_of_a_class_is_saved_and_loaded_with_it(monkeypatch, tmp_path):
     assert len(loaded.evaluate(episodes=4).scores) == 4
 
 
+def test_a_loaded_agent_goes_on_with_other_episodes_than_it_has_learned_from(tmp_path):
+    def played(agent):
+        batches = []
+        agent.learn(total_steps=2 * 640, on_update=lambda update: batches.append(update.batch))
+        boards = [np.asarray(batch.observation)[np.asarray(batch.is_first)] for batch in batches[:2]]
+        return [of_batch[:, 0].argmax(-1) for of_batch in boards]  # the columns where balls begin
+
+    agent = Impala("catch", overrides={"learner.batch_size": 16})
+    first = played(agent)
+    agent.save(tmp_path / "agent")
+    again, once_more = (played(Impala.load(tmp_path / "agent")) for _ in range(2))
+    for one, other, same in zip(first, again, once_more):
+        assert np.mean(one == other) < 0.5 and len(one) >= 32 and np.array_equal(other, same)
+
+
 def test_an_agent_of_another_environment_is_refused(tmp_path):
     Impala(Guess).save(tmp_path / "agent")
     with pytest.raises(checkpoints.OtherNetwork, match=r"saved \[2, 64\], now \[3, 64\]"):

@@ -64,7 +64,7 @@ class _Staggered:
     def reset(self, seed: int) -> Step:
         steps, random, sampler = [], np.random.default_rng([seed, 5]), sampling.of(self.spec.actions)
         for index, environment in enumerate(self._environments):
-            step = environment.reset(seed + 1_000 * index)
+            step = environment.reset(int(np.random.SeedSequence([seed, index]).generate_state(1)[0] % 2**30))
             for _ in range(index):
                 nothing = np.zeros([environment.num_environments, self.spec.actions.num_parameters])
                 environment.send(sampler.sample(nothing, random))

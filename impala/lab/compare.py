@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import process
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Results:
     def __init__(self, path: Path, grid: Grid):
         self._path, self._grid = path, grid
         self._refuse_others()
-        self.rows = [row for row in read_csv(path) if row.get("digest")]
+        self.rows = self._read()
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
             try:
@@ -85,6 +85,18 @@ class Results:
                 f"{self._path}: its first line is not that of a comparison's results; expected another --output"
             ])  # fmt: skip
 
+    def _read(self) -> list[dict[str, str]]:
+        """Returns the rows; refuses a file with lines that are none, which would be lost when it is written again."""
+        rows = read_csv(self._path)
+        lines = self._path.read_bytes().rpartition(b"\n")[0].split(b"\n")  # no field holds the end of a line
+        num_damaged = sum(map(bool, map(bytes.strip, lines[1:]))) - sum(bool(row.get("digest")) for row in rows)
+        if num_damaged:
+            raise config_lib.ConfigError([
+                f"{self._path}: {num_damaged} of its lines cannot be read as rows; expected them mended, or removed: "
+                "their cells are run again then"
+            ])  # fmt: skip
+        return rows
+
     def _check(self, cell: Cell, row: dict[str, str]) -> None:
         if row["digest"] != self._grid.digest(cell):
             raise config_lib.ConfigError([
@@ -110,6 +122,13 @@ class Results:
         self.returns[cell] = self._grid.score(cell, row)
 
 
+def _code(grid: Grid) -> str:
+    """Returns what tells the code that cells are trained by from what it becomes when somebody edits it."""
+    commit = provenance.commit_and_edits()
+    hashes = [f"{word} {found}" for word, found in grid.own_hashes().items()]
+    return " ".join([commit, *hashes]) if commit != "unknown" else commit
+
+
 def _provenance() -> dict[str, str]:
     versions = " ".join(f"{name}={version}" for name, version in provenance.versions(_PACKAGES).items())
     return dict(commit=provenance.commit(), versions=versions, machine=provenance.machine())
@@ -120,26 +139,29 @@ def run(
 ) -> None:  # fmt: skip
     """Runs every cell that is not done; results are added as they come, with the `command` that asked for them.
 
-    A cell that fails is tried once more, in another process; the others go on.
+    A cell that fails is tried once more, in another process; the others go on. If a process dies, the cells that ran
+    beside it are run one by one: nobody knows which of them it was.
 
     Raises:
       RuntimeError: some cells failed, or the code has changed meanwhile; what was finished is kept.
       OSError: a row could not be written.
     """
     context, num_evaluations = multiprocessing.get_context("spawn"), grid.config.num_evaluations
-    first, failures, errors = _provenance(), Counter(), {}
+    first, failures, errors = _code(grid), Counter(), {}
+    suspects: list[Cell] = []  # a process died while they ran
 
     def left_out() -> set[Cell]:
         return {cell for cell, count in failures.items() if count >= _MOST_FAILURES}
 
-    def run_in(pool, origin: Mapping[str, str]) -> None:
-        """Runs cells until the pool has had its share, one has failed in it, or none is left."""
+    def run_in(pool, origin: Mapping[str, str], alone: Sequence[Cell]) -> None:
+        """Runs cells, or the one `alone`, until the pool has had its share, one has failed in it, or none is left."""
         running: dict[concurrent.futures.Future, Cell] = {}
-        started, num_failures = 0, sum(failures.values())
+        started, has_failed = 0, False
         while True:
-            is_open = started < num_workers * _CELLS_PER_POOL and not sum(failures.values()) > num_failures
+            is_open = started < (1 if alone else num_workers * _CELLS_PER_POOL) and not has_failed
             free = num_workers - len(running) if is_open else 0
-            for cell in _pick(grid, results, {*running.values(), *left_out()}, free):
+            others = {*running.values(), *left_out(), *suspects}
+            for cell in alone[:free] if alone else _pick(grid, results, others, free):
                 with contextlib.suppress(process.BrokenProcessPool):  # those that ran in it say so
                     running[pool.submit(cells.run, grid.cell_config(cell), cell.lag, num_evaluations)] = cell
                 started += 1
@@ -148,21 +170,23 @@ def run(
             done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 cell = running.pop(future)
-                if (error := future.exception()) is not None:  # of the cell, or its process is gone
-                    failures[cell] += 1
+                if (error := future.exception()) is not None:  # of the cell, or a process is gone
+                    has_failed, has_died = True, isinstance(error, process.BrokenProcessPool)
+                    failures[cell] += not has_died or bool(alone)
                     errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
+                    suspects.extend([cell] * (has_died and cell not in left_out()))
                     continue
                 results.add(cell, result := future.result(), origin)
                 on_cell(cell, result)
 
-    while _pick(grid, results, left_out(), 1):
-        now = _provenance()
-        commits = [first["commit"], now["commit"]]
-        if commits[0] != commits[1] and "unknown" not in commits:  # git may not have answered in time
-            raise RuntimeError(f"the code was {commits[0]} and is {commits[1]} now; start again to go on with it")
-        with concurrent.futures.ProcessPoolExecutor(num_workers, context, cells.prepare_worker) as pool:
+    while suspects or _pick(grid, results, left_out(), 1):
+        now, alone = _code(grid), [suspects.pop() for _ in suspects[:1]]
+        if first != now and "unknown" not in (first, now):  # git may not have answered in time
+            raise RuntimeError(f"the code was {first} and is {now} now; start again to go on with it")
+        workers = 1 if alone else num_workers
+        with concurrent.futures.ProcessPoolExecutor(workers, context, cells.prepare_worker) as pool:
             try:
-                run_in(pool, {"command": command} | now)
+                run_in(pool, {"command": command} | _provenance(), alone)
             except BaseException:  # Ctrl-C, or a row that cannot be written: the workers do not finish their cells
                 for worker in (pool._processes or {}).values():
                     worker.terminate()

@@ -302,12 +302,21 @@ class Grid:
         """Returns a digest of what a cell is trained with.
 
         Defaults are left out, so that a key added later changes no digest. A default that is changed changes none
-        either: therefore rows name the commit that trained them, and the report lists the commits.
+        either: therefore rows name the commit that trained them, and the report lists the commits. Of parts of one's
+        own the digest has the hash.
         """
-        settings = {"lag": cell.lag} | self.cell_config(cell).model_dump(mode="json", exclude_defaults=True)
+        config = self.cell_config(cell)
+        settings = {"lag": cell.lag} | config.model_dump(mode="json", exclude_defaults=True)
+        if words := [word for _, word in config.own_words]:
+            settings |= {"own": {word: _hash_of(word) for word in words}}
         if self.config.num_evaluations:
             settings |= {"num_evaluations": self.config.num_evaluations}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    def own_hashes(self) -> dict[str, str]:
+        """Returns the hash of every part of one's own in the grid, by its word."""
+        words = {word for base in self._bases.values() for _, word in base.own_words}
+        return {word: _hash_of(word) for word in sorted(words | set(filter(own.is_own, self.config.schemes)))}
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:
         """Returns what a row counts as: its return; the task's 0 if no episode ended; at most that if it diverged."""
@@ -321,6 +330,10 @@ class Grid:
         for block in self.blocks():
             yield from self.sweep(block)
             yield from self.finals(block, returns)
+
+
+def _hash_of(word: str) -> str:
+    return own.file_and_hash(word).rpartition(" ")[2]  # without the file, which lies elsewhere on another machine
 
 
 def _validated(data: Mapping[str, Any]) -> GridConfig:

@@ -201,9 +201,10 @@ def lag_study(
         if update.index == num_updates:
             break
     training.close()
-    network, older = training.network, actor_critic.make_network(config, training.spec)
+    network, older = (actor_critic.make_network(_without_target(config), training.spec) for _ in range(2))
     with_target = networks.WithTarget(network, older)
-    assign_weights(older.trainable_variables, target)
+    for each, weights in ((network, newest), (older, target)):
+        assign_weights(each.trainable_variables, weights)
     reference, truth = _on_policy(network, config, newest, num_chunks)
     rows = []
     for lag in lags:
@@ -253,7 +254,7 @@ def _on_policy(network, config: Config, weights: Weights, num_chunks: int) -> tu
     on_policy = play(config, weights, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
     reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
     if config.environment.name == "river_swim":
-        return reference, truths.river_swim_values(network, config.loss.discount)
+        return reference, truths.river_swim_values(network, config)
     seed = config.seed + 3_000
     return reference, truths.monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=seed)
 

@@ -128,7 +128,7 @@ class Estimate(NamedTuple):
     """A number over tasks, with its intervals over seeds, and over seeds and tasks."""
 
     value: float
-    over_seeds: Interval
+    over_seeds: Interval | None  # where a task has one seed only
     over_tasks: Interval | None  # with too few tasks
 
 
@@ -148,9 +148,14 @@ def difference(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> Estima
 
 
 def p_value(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
-    """Returns the p-value of Welch's test: how likely a `difference` as large is if the true one is 0."""
+    """Returns the p-value of Welch's test: how likely a `difference` as large is if the true one is 0.
+
+    It is 1 where a task has one seed only, which says nothing of how far others lie from it.
+    """
     from scipy import stats
 
+    if _has_single(one, other):
+        return 1.0
     error, freedom = _error(one, other)
     value = np.mean([x.mean() - y.mean() for x, y in zip(one, other)])
     return float(2 * stats.t.sf(abs(value) / error, freedom)) if error else float(value == 0)
@@ -171,17 +176,21 @@ def _of_student(of_tasks: Sequence[float], *groups: Sequence[np.ndarray]) -> Est
 
     error, freedom = _error(*groups)
     value, half = float(np.mean(of_tasks)), float(stats.t.ppf(0.975, freedom) * error) if error else 0.0
-    over_tasks = None
+    over_seeds, over_tasks = None if _has_single(*groups) else (value - half, value + half), None
     if len(of_tasks) >= _LEAST_TASKS:  # they differ by their seeds, too: never less than over seeds
         most = max(half, float(stats.t.ppf(0.975, len(of_tasks) - 1) * stats.sem(of_tasks)))
         over_tasks = (value - most, value + most)
-    return Estimate(value, (value - half, value + half), over_tasks)
+    return Estimate(value, over_seeds, over_tasks)
+
+
+def _has_single(*groups: Sequence[np.ndarray]) -> bool:
+    return any(len(seeds) < 2 for group in groups for seeds in group)
 
 
 def _error(*groups: Sequence[np.ndarray]) -> tuple[float, float]:
     """Returns the standard error of a mean over tasks of means over seeds, and its degrees of freedom (Welch).
 
-    A single seed of a task says nothing of others: such a task adds nothing.
+    A task with a single seed adds nothing.
     """
     samples = [seeds for group in groups for seeds in group if len(seeds) > 1]
     parts = np.array([np.var(seeds, ddof=1) / len(seeds) for seeds in samples])
@@ -229,7 +238,10 @@ def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
     over_seeds, over_tasks = (
         tuple(float(x) for x in np.percentile(reduce(numbers, axis=0), [2.5, 97.5])) for numbers in (drawn, of_tasks)
     )
-    return Estimate(float(reduce(point, axis=0)), over_seeds, over_tasks if len(tasks) >= _LEAST_TASKS else None)
+    return Estimate(
+        float(reduce(point, axis=0)), None if _has_single(*groups) else over_seeds,
+        over_tasks if len(tasks) >= _LEAST_TASKS else None,
+    )  # fmt: skip
 
 
 def condition_name(fraction: float, lag: int) -> str:

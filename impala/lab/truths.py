@@ -11,12 +11,14 @@ from impala.losses.rewards import REWARD_CLIPPING
 from impala.nodes import parts
 
 
-def river_swim_values(network, discount: float) -> np.ndarray:
-    """Returns the exact V^π of the six states of river swim."""
+def river_swim_values(network, config: Config) -> np.ndarray:
+    """Returns the exact V^π of the six states of river swim, of rewards as the loss clips them."""
     observation = np.eye(river_swim.NUM_STATES, dtype=np.float32)[None]
     logits = network(observation, np.ones((1, river_swim.NUM_STATES), bool)).logits[0]
     policy = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
-    return exact_values(policy, *river_swim.model(), discount)
+    transition, reward = river_swim.model()
+    reward = REWARD_CLIPPING[config.loss.reward_clipping](tf.constant(reward, tf.float32)).numpy()
+    return exact_values(policy, transition, reward, config.loss.discount)
 
 
 def exact_values(policy: np.ndarray, transition: np.ndarray, reward: np.ndarray, discount: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Catch that fails as the file that FLAKY names says: "once", or "always" with the seed that failed first."""
+"""Catch that fails as the file that FLAKY names says: "once", or "always" with the seed that failed first; "dies" ends its process."""
 
 import os
 from pathlib import Path
@@ -22,6 +22,8 @@ class Catch(catch.Catch):
         if self._num_steps == 50 and path.exists():
             how, *seeds = path.read_text().split()
             if not seeds or str(self._seed) in seeds:
-                path.unlink() if how == "once" else path.write_text(f"always {self._seed}")
+                path.unlink() if how == "once" else path.write_text(f"{how} {self._seed}")
+                if how == "dies":
+                    os._exit(9)
                 raise ValueError("as asked for")
         super().send(action)

@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("how", ["once", "always"])
+@pytest.mark.parametrize("how", ["once", "always", "dies"])
 def test_a_cell_that_fails_is_tried_again_and_ends_nothing_else(tmp_path, how):
     import yaml
 
@@ -126,14 +126,16 @@ def test_a_cell_that_fails_is_tried_again_and_ends_nothing_else(tmp_path, how):
     (tmp_path / "catch.yaml").write_text(text.replace("{name: catch}", "{name: 'tests.lab.flaky:Catch'}"))
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | dict(schemes=["none"], entropy_costs=[0.01])))
     (tmp_path / "how").write_text(how)
-    command = ["compare", "--config", tmp_path / "grid.yaml", "--output", tmp_path / "out", "--workers", 1]
+    workers = 2 if how == "dies" else 1  # what runs beside it goes down with it, and is run again
+    command = ["compare", "--config", tmp_path / "grid.yaml", "--output", tmp_path / "out", "--workers", workers]
     result = running.run(*command, FLAKY=str(tmp_path / "how"))
     done = rows(tmp_path / "out")
     if how == "once":
         assert result.returncode == 0 and len(done) == 2, result.stderr
     else:
-        assert result.returncode == 1 and "ValueError: as asked for\n1 cells are kept" in result.stderr
-        assert [row["seed"] for row in done] == ["2"], "the other seed's"
+        error = "ValueError: as asked for" if how == "always" else "BrokenProcessPool: "
+        assert result.returncode == 1 and error in result.stderr and "\n1 cells are kept" in result.stderr
+        assert len(done) == 1 and (how == "dies" or done[0]["seed"] == "2"), "the other seed's"
 
 
 def test_code_that_changes_while_a_grid_runs_ends_it(tmp_path, monkeypatch):
@@ -144,7 +146,7 @@ def test_code_that_changes_while_a_grid_runs_ends_it(tmp_path, monkeypatch):
     grid = Grid(tmp_path / "grid.yaml")
     results = compare.Results(tmp_path / "results.csv", grid)
     commits = iter(["abc", "abc-dirty", "abc", "unknown"])
-    monkeypatch.setattr(compare, "_provenance", lambda: {"commit": next(commits)})
+    monkeypatch.setattr(compare, "_code", lambda grid: next(commits))
     with pytest.raises(RuntimeError, match="the code was abc and is abc-dirty now; start again"):
         compare.run(grid, results, num_workers=1, command="")
     monkeypatch.setattr(compare.concurrent.futures, "ProcessPoolExecutor", lambda *arguments: 1 / 0)
@@ -162,6 +164,35 @@ def test_a_damaged_row_is_named(finished, tmp_path, capsys):
         writer.writerows(damaged)
     (line,) = running.refused(capsys, "compare", "--config", folder / "grid.yaml", "--output", tmp_path)
     assert "the row of catch" in line and "is damaged: could not convert string to float: '3e-x'" in line
+
+
+@pytest.mark.parametrize("damage", [lambda line: line.replace(b",", b"", 1), lambda line: line.rpartition(b",")[0] + b","])
+def test_a_file_with_lines_that_are_no_rows_is_refused_and_left_as_it_is(finished, tmp_path, capsys, damage):
+    folder, _, _ = finished
+    lines = (folder / "out" / "results.csv").read_bytes().split(b"\n")
+    lines[2] = damage(lines[2])
+    (tmp_path / "results.csv").write_bytes(b"\n".join(lines))
+    (line,) = running.refused(capsys, "compare", "--config", folder / "grid.yaml", "--output", tmp_path)
+    assert "results.csv: 1 of its lines cannot be read as rows; expected them mended, or removed" in line
+    assert (tmp_path / "results.csv").read_bytes() == b"\n".join(lines)
+
+
+def test_a_scheme_of_ones_own_that_was_edited_is_another_one(tmp_path, monkeypatch):
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
+    digests, codes = [], []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (tmp_path / "schemes_of_one.py").write_text(f"from impala.corrections import none as mine\n{text}\n")
+        for scheme in ("schemes_of_one:mine", "none"):
+            (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | dict(schemes=[scheme])))
+            grid = Grid(tmp_path / "grid.yaml")
+            digests.append(grid.digest(next(iter(grid.cells({})))))
+            codes.append(compare._code(grid))
+    for found in (digests, codes):
+        assert found[0] == found[4] != found[2] and found[1] == found[3] == found[5]
 
 
 def test_workers_end_with_a_command_that_is_killed(tmp_path, finished):
@@ -381,6 +412,9 @@ def test_numbers_over_tasks_with_different_numbers_of_seeds(reduce, numpys):
     tasks = [np.array([0.0, 1.0]), np.array([4.0]), np.array([1.0, 2.0, 6.0, 11.0])]
     value, over_seeds, over_tasks = reduce(tasks)
     assert value == pytest.approx(numpys([0.5, 4.0, 5.0]))
+    assert over_seeds is None and over_tasks[0] < value < over_tasks[1], "nobody knows how far another seed lies from the one"
+    tasks[1] = np.array([4.0, 4.2])
+    value, over_seeds, over_tasks = reduce(tasks)
     assert over_tasks[0] < over_seeds[0] <= value <= over_seeds[1] < over_tasks[1]
 
 
@@ -412,6 +446,7 @@ def test_comparisons_are_welchs_and_holms():
     one, other = random.normal(size=5), 0.5 + 3 * random.normal(size=9)
     assert scores_lib.p_value([one], [other]) == pytest.approx(stats.ttest_ind(one, other, equal_var=False).pvalue)
     assert scores_lib.p_value([one], [one]) == 1.0 and scores_lib.p_value([np.ones(3)], [np.zeros(3)]) == 0.0
+    assert scores_lib.p_value([np.ones(1)], [np.zeros(5)]) == 1.0 == scores_lib.p_value(2 * [one], [np.zeros(1), other])
     assert scores_lib.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert scores_lib.holm([0.9, 0.5]) == [1.0, 1.0]
 

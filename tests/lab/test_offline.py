@@ -77,11 +77,38 @@ def test_exact_values_of_river_swim():
             n = observation.shape[1]
             return Outputs(np.tile(np.eye(2)[self._action] * 100, (1, n, 1)), np.zeros((1, n)))
 
-    right, left = truths.river_swim_values(Always(1), 0.99), truths.river_swim_values(Always(0), 0.99)
+    config, clipped = river(**{"loss.discount": 0.99}), river(**{"loss.discount": 0.99, "loss.reward_clipping": "soft_asymmetric"})
+    right, left = truths.river_swim_values(Always(1), config), truths.river_swim_values(Always(0), config)
     np.testing.assert_allclose(left[0], 0.005 / (1 - 0.99), rtol=1e-6)
     assert (right > left).all() and (np.diff(right) > 0).all()
     transition, reward = river_swim.model()
-    np.testing.assert_allclose(right, reward[:, 1] + 0.99 * transition[:, 1] @ right, rtol=1e-9)
+    np.testing.assert_allclose(right, reward[:, 1] + 0.99 * transition[:, 1] @ right, rtol=1e-6)
+    right = truths.river_swim_values(Always(1), clipped)
+    np.testing.assert_allclose(right, 5 * np.tanh(reward[:, 1]) + 0.99 * transition[:, 1] @ right, rtol=1e-6)
+
+
+def test_what_was_trained_with_a_target_network_is_studied_too():
+    config = river(**{"loss.correction": "impact"})
+    rows = offline.lag_study(config, [0, 2], num_updates=2, num_chunks=16)
+    assert len(rows) == 2 * len(ALL) and all(np.isfinite(row[2:]).all() for row in rows)
+
+
+def test_environments_of_different_plays_have_different_seeds(monkeypatch):
+    seeds = []
+
+    class Seen:
+        num_environments, spec = 1, river_swim.RiverSwim(num_environments=1).spec
+
+        def reset(self, seed):
+            seeds.append(seed)
+            return river_swim.RiverSwim(num_environments=1).reset(seed)
+
+    for seed in (1_000, 2_000):
+        acted._Staggered([Seen()]).reset(seed)
+        monkeypatch.setattr(Seen, "send", lambda *_: None, raising=False)
+        monkeypatch.setattr(Seen, "receive", lambda self: river_swim.RiverSwim(num_environments=1).reset(0), raising=False)
+        acted._Staggered(3 * [Seen()]).reset(seed)
+    assert len({*seeds}) == 6 and len(seeds) == 8, "the first of each is the same"
 
 
 def test_bias_is_that_of_the_fixed_point():
@@ -94,7 +121,7 @@ def test_bias_is_that_of_the_fixed_point():
         if update.index == 60:
             break
     batch = acted.play(config, old, num_chunks=512, seed=5)
-    truth = truths.river_swim_values(network, config.loss.discount)
+    truth = truths.river_swim_values(network, config)
     seen = offline.view(network, batch, config)
     reference, _ = offline.policy_gradient(network, seen, offline.Scheme(corrections.none))
     exact = seen.arguments | {
