@@ -52,11 +52,11 @@ def _name_of(environment) -> str:
         raise config_lib.ConfigError([f"Impala: {error}"]) from None
 
 
-def _not_of_this_process(name: str) -> str | None:
-    """Returns an error if the environment `name` was handed in to another process, else None."""
+def _not_of_this_process(name: str, token: str | None) -> str | None:
+    """Returns an error if the environment `name` was handed in to another process, whose `token` it is, else None."""
     from impala.environments import handed_in
 
-    if name.startswith(handed_in.PREFIX) and environments.check_name(name):
+    if name.startswith(handed_in.PREFIX) and (token != handed_in.TOKEN or environments.check_name(name)):
         return f"its environment, {name!r}, was handed in as a class or a function, which no file holds"
     return None
 
@@ -141,7 +141,9 @@ class Impala:
         """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it."""
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
-        state = dict(frames=self._lockstep.frames, lag=self._lag)
+        from impala.environments import handed_in
+
+        state = dict(frames=self._lockstep.frames, lag=self._lag, process=handed_in.TOKEN)
         with tempfile.TemporaryDirectory(dir=path, prefix="saving-") as folder:
             new = Path(folder)
             self._checkpoints(new).save(self._lockstep.learner.num_updates, state)
@@ -167,6 +169,8 @@ class Impala:
           NoSoundCheckpoint: there is one, but all its checkpoints are damaged.
           OtherNetwork: its environment has other observations or actions.
         """
+        from impala.environments import handed_in
+
         path = Path(path)
         if not any((path / "checkpoints").glob("[0-9]*")):
             raise config_lib.ConfigError([f"{path}: holds no agent; expected a folder that Impala.save wrote"])
@@ -175,7 +179,8 @@ class Impala:
         config = config_lib.load(path / "config.yaml")
         if environment is not None:
             config = config_lib.build(config_lib.as_data(config), {"environment.name": _name_of(environment)})
-        if problems := [problem for name in config.environment.tasks if (problem := _not_of_this_process(name))]:
+        token, tasks = handed_in.TOKEN if environment is not None else state.get("process"), config.environment.tasks
+        if problems := [problem for name in tasks if (problem := _not_of_this_process(name, token))]:
             raise config_lib.ConfigError([f"{path}: {problems[0]}; expected Impala.load({str(path)!r}, ENVIRONMENT)"])
         checking.check(config)
         # By its updates: what it learns from now on is not what it has learned from.

@@ -164,6 +164,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     line, word = shlex.join(["impala", *arguments]), None
     if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
         word = arguments.pop(1)  # as a positional argument it would match a key's value
+    if {"-h", "--help"} & {*arguments}:
+        _refuse_unknown_names(arguments, word)
     try:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit:  # after --help
@@ -177,7 +179,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
     if options.command in (train, compare, bench, cluster):  # the rest are keys, or mistyped options
-        if stray := _shipped_after_an_option(options.name, rest):
+        stray = _shipped_after_an_option(options.name, rest)
+        if stray and getattr(options, "config", None) is not None:
+            both = f"--config {options.config} … {stray}"
+            raise config_lib.ConfigError([f"impala {options.name} {both}: expected one of the two"])
+        if stray:
             raise config_lib.ConfigError([
                 f"impala {options.name} … {stray}: a shipped configuration's word comes first; expected impala "
                 f"{options.name} {stray} …"
@@ -192,6 +198,16 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
             f"impala {options.name} {word}: unknown{config_lib.nearest(word, known)}" for word in wrong
         ])  # fmt: skip
     return options, rest
+
+
+def _refuse_unknown_names(arguments: list[str], word: str | None) -> None:
+    """Raises ConfigError if the keys of a configuration, or of a program, are asked for that there is not."""
+    if word is not None:
+        shipped.path_of(word, _SHIPPED[arguments[0]](), "--config")
+    for option, name in zip(arguments, arguments[1:]):
+        if option == "--program" and name not in uses.AGENTS:
+            hint = config_lib.nearest(name, uses.AGENTS) or f"; expected one of {', '.join(uses.AGENTS)}"
+            raise config_lib.ConfigError([f"--program {name}: no such program{hint}"])
 
 
 def _shipped_after_an_option(command: str, rest: list[str]) -> str | None:
@@ -248,6 +264,9 @@ def _configuration(path: str | None, rest: list[str]) -> config_lib.Config:
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
     if path is None:
         return config_lib.build({}, overrides)
+    if Path(path).is_file() and shipped.is_grid(Path(path)):
+        line = f"{Path(path).name}: is a grid, not a configuration; expected impala compare --config {path}"
+        raise config_lib.ConfigError([line])
     try:
         return config_lib.load(path, overrides)
     except config_lib.ConfigError as error:
@@ -265,7 +284,8 @@ def _with_place(line: str, path: str, overrides: dict) -> str:
 def _add_cluster(add) -> None:
     """Adds the command `cluster` and its options; `add` is `_parser`'s function that adds a command."""
     one = add(cluster, "slurm | kubernetes WORD | --config FILE [--nodes N] … [--output FILE] [--SECTION.KEY VALUE …]")
-    one.add_argument("where", choices=["slurm", "kubernetes"], help="a batch script, or the manifest of a RayJob")
+    where = dict(metavar="slurm | kubernetes", choices=["slurm", "kubernetes"])
+    one.add_argument("where", **where, help="a batch script, or the manifest of a RayJob")
     one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
     one.add_argument("--config", metavar="FILE", help="slurm: a configuration of your own, instead of a WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
@@ -402,8 +422,11 @@ def runs(options: argparse.Namespace, rest: list[str]) -> int:
 
     if not options.folder.is_dir():
         raise config_lib.ConfigError([f"{options.folder}: no such folder; expected one that holds runs"])
-    for line in listing.lines(options.folder, runs_lib.is_running, soundness.survey):
-        print(line)
+    lines = list(listing.lines(options.folder, runs_lib.is_running, soundness.survey))
+    if not lines:
+        is_one = (options.folder / "config.yaml").is_file()
+        lines = [f"{options.folder}: " + ("is a run itself; its folder lists it" if is_one else "holds no runs")]
+    print("\n".join(lines))
     return 0
 
 

@@ -130,7 +130,7 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
         _print(rows, folder, num_episodes, "greedy" if greedy else "sampled")
         if video:  # last: an environment that does not draw itself costs no scores
             for path, score in record(folder, greedy=greedy, best=best):
-                print(f"{path}: an episode of score {score:g}")
+                print(f"{path}: a further episode, of score {score:g}")
     except checkpoints.Unusable as error:
         print(error, file=sys.stderr)
         return 1

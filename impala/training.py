@@ -274,11 +274,11 @@ def _tell_the_end(launched, config, folder: Path, num_restarts: int) -> None:
         facts = launched.node(_head(launched, config, index)).facts
         if not facts.get("has_trained"):
             continue
-        returned = facts.get("return_mean")
+        scores = [f"return {'–' if (mean := facts.get('return_mean')) is None else f'{mean:.4g}'}"]
+        scores += [f"evaluation {mean:.4g}"] if (mean := facts.get("evaluation_mean")) is not None else []
         _tell(
-            f"{facts['frames']:,} frames, {facts['updates']:,} updates, "
-            f"return {'–' if returned is None else f'{returned:.4g}'}, {facts['wall_seconds']:.0f} s in all{again} · "
-            f"{agent}"
+            f"{facts['frames']:,} frames, {facts['updates']:,} updates, {', '.join(scores)}, "
+            f"{facts['wall_seconds']:.0f} s in all{again} · {agent}"
         )
         if facts["saved_updates"] < facts["updates"]:
             lost, newest = facts["frames"] - facts["saved_frames"], facts["saved_updates"]

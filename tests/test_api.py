@@ -124,6 +124,10 @@ def test_an_agent_of_a_class_is_saved_and_loaded_with_it(monkeypatch, tmp_path):
     for one, other in zip(agent.network.trainable_variables, loaded.network.trainable_variables):
         np.testing.assert_array_equal(one, other)
     assert len(loaded.evaluate(episodes=4).scores) == 4
+    Impala(Guess)  # another process may know another environment by that name
+    monkeypatch.setattr(handed_in, "TOKEN", "another")
+    assert "was handed in as a class or a function" in line_of(lambda: Impala.load(tmp_path / "agent"))
+    assert len(Impala.load(tmp_path / "agent", Guess).evaluate(episodes=4).scores) == 4
 
 
 def test_a_loaded_agent_goes_on_with_other_episodes_than_it_has_learned_from(tmp_path):

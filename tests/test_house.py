@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "own": set(),
     "config": {"own"},
     "corrections": {"types", "returns"},
-    "losses": {"types", "distributions", "corrections"},
+    "losses": {"types", "returns", "distributions", "corrections"},
     "environments": {"types", "own"},
     "networks": {"types", "distributions", "own"},
     "acting": {"types", "sampling", "timing", "traces"},

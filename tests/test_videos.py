@@ -10,7 +10,7 @@ import pytest
 from impala import Impala, environments, evaluation
 from impala import config as config_lib
 from impala.acting import episodes
-from impala.environments import catch, pictures
+from impala.environments import catch, handed_in, pictures
 from impala.monitoring.logs import read_csv
 from impala.nodes import playing
 
@@ -50,6 +50,18 @@ def test_observations_as_pictures():
     ],
 )  # fmt: skip
 def test_environments_draw_themselves(name, shape):
+    draw(name, shape)
+
+
+def test_what_a_function_makes_draws_itself():
+    def make():
+        return gymnasium.make("CartPole-v1", render_mode="rgb_array")
+
+    draw(handed_in.name_of(make), (400, 600))
+    draw(handed_in.name_of(lambda render_mode=None: gymnasium.make("CartPole-v1", render_mode=render_mode)), (400, 600))
+
+
+def draw(name, shape):
     environment = environments.make(name, num_environments=1, with_picture=True)
     environment.reset(0)
     before = environment.picture()
@@ -78,7 +90,7 @@ def test_an_episode_becomes_a_file(folder, capsys):
 
     assert evaluation.main(folder, num_episodes=2, greedy=False, best=False, video=True) == 0
     (film,) = (folder / "videos").glob("*")
-    assert film.name.startswith("catch_") and f"{film}: an episode of score" in capsys.readouterr().out
+    assert film.name.startswith("catch_") and f"{film}: a further episode, of score" in capsys.readouterr().out
     frames = list(imageio.get_reader(film).iter_data())
     assert len(frames) == 10  # the first picture and nine steps
     board = frames[0][21::42, 21::42].mean(-1) > 128  # the middles of fields of 42 pixels

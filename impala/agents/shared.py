@@ -22,13 +22,18 @@ def check_torso(torso: str, spec: EnvironmentSpec) -> None:
             f"network.torso: {torso!r} takes one array, and {spec.name} has observations of several parts ({parts}); "
             f"expected {own.FORM}, which takes them apart"
         ])  # fmt: skip
-    takes = {"mlp": "anything", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
+    takes = {"mlp": "vectors and boards", "minatar": "boards [height, width, channels]"}.get(torso, "stacked frames")
     is_frame, is_board = len(shape) == 2 and spec.num_stacked > 1, len(shape) == 3 and spec.num_stacked == 1
-    if not {"mlp": True, "minatar": is_board}.get(torso, is_frame):
-        expected = "minatar or mlp" if is_board else "shallow, nature, resnet or mlp" if is_frame else "mlp"
+    if not {"mlp": spec.num_stacked == 1, "minatar": is_board}.get(torso, is_frame):
+        expected = "minatar or mlp" if is_board else "shallow, nature or resnet" if is_frame else "mlp"
         raise ConfigError([
             f"network.torso: {torso!r} takes {takes}, and {spec.name} has observations of shape {shape}; "
             f"expected {expected}"
+        ])  # fmt: skip
+    if is_frame and any(size % 4 for size in shape):
+        raise ConfigError([
+            f"network.torso: {torso!r} takes frames whose height and width are multiples of 4, and {spec.name} has "
+            f"{shape}; expected frames of another size, or {own.FORM}"
         ])  # fmt: skip
 
 

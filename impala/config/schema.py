@@ -407,8 +407,8 @@ class Config(Model):
             )
         if word in ("impact", "clear", "laser"):
             raise ValueError(
-                f"loss.correction={word}: not with program={self.program}, whose workers send gradients: no trajectory "
-                "is replayed; expected another"
+                f"loss.correction={word}: not with program={self.program}, whose workers send gradients: "
+                f"{'there is no target network' if word == 'impact' else 'no trajectory is replayed'}; expected another"
             )
         if self.loss.popart:
             raise ValueError(

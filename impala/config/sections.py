@@ -178,7 +178,7 @@ class ReplayConfig(Model):
     queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
     queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
-    size: Count = 10_000  # chunks; transitions, where all come from replay: with program: dqn 1000000, apex 2000000
+    size: Count = 10_000  # chunks; with dqn, apex, r2d2 and gorila transitions (dqn 1000000, apex 2000000)
     min_size: Count = 50_000  # transitions before the first update
     samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
     priority_exponent: Fraction = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly
@@ -345,12 +345,12 @@ class LossConfig(Model):
         if self.clip_c > self.clip_rho:
             raise ValueError(
                 f"clip_c={self.clip_c} > clip_rho={self.clip_rho}; V-trace contracts only for clip_rho ≥ clip_c "
-                "(IMPALA, Theorem 1); allow_expansion forces it"
+                "(IMPALA, Theorem 1); loss.allow_expansion forces it"
             )
         if self.correction == "leaky_vtrace" and self.alpha_rho > self.alpha_c:
             raise ValueError(
                 f"alpha_rho={self.alpha_rho} > alpha_c={self.alpha_c}; leaky V-trace may expand then; "
-                "allow_expansion forces it"
+                "loss.allow_expansion forces it"
             )
         return self
 

@@ -12,12 +12,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link
 
 def trainings() -> dict[str, Path]:
     """Returns the configurations for `impala train` and `impala bench` by word; the lab's tasks are lab/catch, …."""
-    return {_word(path): path for path in _files() if not _is_grid(path)}
+    return {_word(path): path for path in _files() if not is_grid(path)}
 
 
 def grids() -> dict[str, Path]:
     """Returns the grids for `impala compare` by word."""
-    return {path.stem: path for path in _files() if _is_grid(path)}
+    return {path.stem: path for path in _files() if is_grid(path)}
 
 
 def path_of(word: str, shipped: Mapping[str, Path], usage: str) -> Path:
@@ -28,6 +28,11 @@ def path_of(word: str, shipped: Mapping[str, Path], usage: str) -> Path:
     """
     if word not in shipped:
         hint = f"; did you mean {usage} {word}?" if Path(word).is_file() else nearest(word, shipped)
+        name, are_grids = Path(word).name, shipped.keys() <= grids().keys()
+        if name in grids() and not are_grids:
+            hint = f"; {name} is a grid: impala compare {name}"
+        elif word in trainings() and are_grids:
+            hint = f"; {word} is no grid: impala train {word}"
         hint = hint or f"; expected one that --list names, or {usage} FILE"
         raise ConfigError([f"{word}: no shipped configuration{hint}"])
     return shipped[word]
@@ -47,8 +52,8 @@ def _word(path: Path) -> str:
     return path.relative_to(FOLDER).with_suffix("").as_posix()
 
 
-def _is_grid(path: Path) -> bool:
-    return re.search(r"^schemes:", path.read_text(encoding="utf-8"), flags=re.MULTILINE) is not None
+def is_grid(path: Path) -> bool:
+    return re.search(r"^schemes:", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE) is not None
 
 
 def _first_sentence(path: Path) -> str:

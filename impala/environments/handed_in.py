@@ -1,12 +1,18 @@
 """Environments that are handed in as a class, a function or an instance get a gymnasium id, known in this process."""
 
 import functools
+import inspect
 import re
+import uuid
 from collections.abc import Callable
 
 import gymnasium
 
+from impala import own
+
 PREFIX = "handed-in/"  # of those ids
+
+TOKEN = uuid.uuid4().hex  # of this process: what another one registered under the same id is something else
 
 _made_by: dict[str, Callable] = {}  # by id
 
@@ -46,6 +52,7 @@ def _registered(name: str, make: Callable) -> str:
     while _made_by.get(id_ := f"{PREFIX}{word}-v{version}", make) != make:
         version += 1
     if id_ not in _made_by:
-        gymnasium.register(id_, entry_point=make)
+        takes_all = inspect.isclass(make)  # a function gets what it takes: often nothing, not even a render mode
+        gymnasium.register(id_, entry_point=make if takes_all else functools.partial(own.call, make))
         _made_by[id_] = make
     return id_

@@ -26,9 +26,9 @@ def fault(environment: Environment, *, seed: int = 0) -> str | None:
 
 def _fault_of_step(step: Step, observation, n: int) -> str | None:
     return (
-        fault_of_array("observation", step.observation, (n, *observation.shape), observation.dtype)
-        or fault_of_array("reward", step.reward, (n,), np.float32)
-        or fault_of_array("discount", step.discount, (n,), np.float32)
+        fault_of_array("observation", step.observation, (n, *observation.shape), observation.dtype, casting="no")
+        or fault_of_array("reward", step.reward, (n,), np.float32, casting="no")
+        or fault_of_array("discount", step.discount, (n,), np.float32, casting="no")
         or fault_of_array("is_first", step.is_first, (n,), np.bool_)
         or fault_of_array("is_last", step.is_last, (n,), np.bool_)
         or _fault_of_reset(step)
@@ -45,15 +45,18 @@ def _fault_of_reset(step: Step) -> str | None:
     return None
 
 
-def fault_of_array(name: str, value, shape: tuple[int, ...], dtype) -> str | None:
-    """Returns how `value` differs from numbers of `shape` that `dtype` can hold, none of them NaN or infinite."""
+def fault_of_array(name: str, value, shape: tuple[int, ...], dtype, casting: str = "same_kind") -> str | None:
+    """Returns how `value` differs from numbers of `shape` that `dtype` can hold, none of them NaN or infinite.
+
+    `casting` says what "can hold" means, as numpy's; what nobody casts later must be of the dtype itself: "no".
+    """
     try:
         array = np.asarray(value)
     except ValueError as error:  # ragged
         return f"{name} is not an array ({error}); expected one of shape {shape}"
     if array.shape != shape:
         return f"{name} has shape {array.shape}; expected {shape}"
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
+    if not np.can_cast(array.dtype, dtype, casting):
         return f"{name} has dtype {array.dtype}; expected {np.dtype(dtype)}"
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         return f"{name} holds {'NaN' if np.isnan(array).any() else 'infinity'}; expected finite numbers"

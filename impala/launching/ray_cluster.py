@@ -97,8 +97,9 @@ def connect(address: str, *, is_trusted: bool) -> None:
         with _silent_stderr():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except Exception as error:  # ConnectionError, RuntimeError, AuthenticationError: whatever Ray raises
+        said = first_line(error).partition(" Please specify")[0].rstrip(".")  # what follows is of Ray's own commands
         raise ConfigError([
-            f"--cluster {address}: {first_line(error)}; expected a running Ray cluster that this host belongs to, and "
+            f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and "
             "its token"
         ]) from None  # fmt: skip
     ips = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]

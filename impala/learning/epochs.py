@@ -239,7 +239,7 @@ def _stacks(observation: np.ndarray, is_first: np.ndarray, num_stacked: int) -> 
     planes, is_same = [], np.ones_like(is_first)
     for age in range(num_stacked):
         if age:
-            is_same[age - 1 :] &= ~is_first[: length - age + 1]
+            is_same[age - 1 :] &= ~is_first[: max(0, length - age + 1)]
         plane = observation[num_stacked - 1 - age : num_stacked - 1 - age + length]
         keep = is_same.reshape([*is_same.shape, *(observation.ndim - 2) * [1]])
         planes.append(plane if age == 0 else plane * keep)

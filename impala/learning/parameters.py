@@ -13,7 +13,9 @@ from impala.types import Weights
 
 
 def assign_weights(variables: Sequence[tf.Variable], weights: Weights) -> None:
-    """Copies `weights` into `variables`, the parameters of a network like the learner's.
+    """Gives `variables`, the parameters of a network like the learner's, the values of `weights`.
+
+    They may share the arrays' memory from then on: do not write to those, nor train the network.
 
     Raises:
       ValueError: there are more or fewer arrays than variables, or one has another shape or dtype than its

@@ -19,7 +19,7 @@ _HEIGHTS, _MOST_BARS = " ▁▂▃▄▅▆▇█", 24
 _VERDICTS = {
     "actor-bound": "the learner waits for data: more actors or environments would help",
     "learner-bound": "actors wait for the learner: a faster one would help",
-    "table-bound": "both wait: the table is slow",
+    "table-bound": "both wait: the table is slow, or lets neither go ahead (replay.samples_per_insert)",
     "balanced": "nobody waits",
 }
 _REPEAT_SECONDS = 60.0

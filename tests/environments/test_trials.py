@@ -103,6 +103,8 @@ class Ours:
     ({}, None),
     ({"observation": np.zeros((1, 2), np.uint8)}, "observation has shape (1, 2); expected (2, 2)"),
     ({"observation": np.zeros((2, 2), np.float32)}, "observation has dtype float32; expected uint8"),
+    ({"observation": np.zeros((2, 2), int)}, "observation has dtype int64; expected uint8"),
+    ({"reward": np.zeros(2)}, "reward has dtype float64; expected float32"),  # nobody casts it: SEED and DQN would fail
     ({"reward": np.zeros((2, 1), np.float32)}, "reward has shape (2, 1); expected (2,)"),
     ({"discount": 1.0}, "discount has shape (); expected (2,)"),
     ({"is_last": np.zeros(2, np.float32)}, "is_last has dtype float32; expected bool"),

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from impala import corrections, losses
+from impala.losses import telemetry
 from impala.losses.actor_critic import Rows, Terms, actor_critic
 from impala.losses.laser import relevance
 from impala.losses.ppo_clip import adapted_penalty, clipped_surrogate
@@ -323,7 +324,7 @@ def test_the_entropy_that_is_logged_is_the_policys_whatever_the_bonus_counts():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_trace_length_is_the_mean_sum_of_products(seed):
+def test_the_trace_length_is_the_mean_sum_of_products(seed, monkeypatch):
     """Σ_{t ≥ s} Π_{i=s}^{t−1} c_i, with traces that differ from step to step, until an episode ends."""
     random = np.random.default_rng(seed)
     outputs, batch = make_case(seed)
@@ -344,8 +345,10 @@ def test_the_trace_length_is_the_mean_sum_of_products(seed):
             length += product * mask_t[t, b]
             product *= trace_tm1[t, b] * goes_on[t, b]
         lengths.append(length)
-    metrics = actor_critic(scheme)(outputs, batch)[1]
-    np.testing.assert_allclose(metrics["trace_length"], np.mean(lengths), rtol=1e-4)
+    for long in (telemetry._LONG, 0):  # as short unrolls, and as long ones
+        monkeypatch.setattr(telemetry, "_LONG", long)
+        metrics = actor_critic(scheme)(outputs, batch)[1]
+        np.testing.assert_allclose(metrics["trace_length"], np.mean(lengths), rtol=1e-4)
 
 
 def test_the_trace_length_tells_the_schemes_apart():

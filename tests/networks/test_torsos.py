@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from impala import networks
+from impala.agents import shared
+from impala.config import ConfigError
 from impala.networks import atari_torso, features, frames
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
@@ -254,3 +256,14 @@ def test_a_torso_of_ones_own_learns():
         gradients = tape.gradient(loss, network.trainable_variables)
         optimizer.apply_gradients([(g, v) for g, v in zip(gradients, network.trainable_variables) if g is not None])
     assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("torso", ["shallow", "nature", "resnet"])
+def test_frames_of_a_size_that_a_torso_cannot_take_are_refused_before_a_run(torso):
+    sizes = {
+        size: EnvironmentSpec("own", ArraySpec(size, np.uint8), Discrete(2), num_stacked=4) for size in ((84, 84), (42, 42), (44, 46))
+    }
+    shared.check_torso(torso, sizes[84, 84])
+    for size in ((42, 42), (44, 46)):
+        with pytest.raises(ConfigError, match="multiples of 4, and own has"):
+            shared.check_torso(torso, sizes[size])
