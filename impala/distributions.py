@@ -66,7 +66,8 @@ class Categoricals(Categorical):
 class Gaussian:
     """N(mean, σ²) in each dimension, σ = softplus(raw + softplus⁻¹(1)) + 10⁻³: near 1 where the network outputs 0.
 
-    Normalised parameters are mean and log σ. Environments clip actions to [−1, 1]; densities are of unclipped actions.
+    Normalised parameters are mean and log σ. Environments clip actions (`types.Continuous`); densities are
+    of unclipped ones.
     """
 
     def normalise(self, parameters):
@@ -104,7 +105,7 @@ def of(actions: Actions) -> Distribution:
 
 
 def features(actions: Actions, action: tf.Tensor) -> tf.Tensor:
-    """Returns actions [...] as inputs of a network, float32 [..., F]: one-hot, or clipped as environments clip them."""
+    """Returns actions [...] as inputs of a network, float32 [..., F]: one-hot, or clipped to [−1, 1]."""
     match actions:
         case Discrete():
             return tf.one_hot(action, actions.num_actions)

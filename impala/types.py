@@ -51,7 +51,11 @@ class MultiDiscrete(NamedTuple):
 
 
 class Continuous(NamedTuple):
-    """`num_dimensions` numbers, float32 [D]; the environment clips them to [−1, 1] and scales them to its bounds."""
+    """`num_dimensions` numbers, float32 [D].
+
+    The environment clips them to [−1, 1] and scales them to its bounds, but where a dimension lacks one: there it takes
+    the number itself.
+    """
 
     num_dimensions: int
 
