@@ -28,8 +28,9 @@ def copy_in(folder):
 def clone(tmp_path):
     """Returns the copy in a clone, all of it committed, and the clone's folder."""
     module = copy_in(tmp_path)
+    (tmp_path / ".gitignore").write_text("__pycache__\n.venv\n")  # as this project's
     git(tmp_path, "init")
-    git(tmp_path, "add", "impala/provenance.py")
+    git(tmp_path, "add", ".gitignore", "impala/provenance.py")
     git(tmp_path, "commit", "-m", "all")
     return module, tmp_path
 

@@ -195,7 +195,7 @@ def test_episodes_are_cut_short_for_training_and_not_where_they_are_scored(make,
         return vector_environment(**arguments)
 
     monkeypatch.setattr(atari, "AtariVectorEnv", noting)
-    overrides = {"environment.name": "atari:pong", "actor.num_environments": 1, "actor.max_episode_frames": 2_000}
+    overrides = {"environment.name": "atari:pong", "network.torso": "shallow", "actor.num_environments": 1, "actor.max_episode_frames": 2_000}
     config = config_lib.load("configs/apex_catch.yaml", SMALL | overrides)
     node, _ = make(config, checking.check(config))
     assert limits.pop() == 2_000
