@@ -164,8 +164,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     line, word = shlex.join(["impala", *arguments]), None
     if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
         word = arguments.pop(1)  # as a positional argument it would match a key's value
-    if {"-h", "--help"} & {*arguments}:
-        _refuse_unknown_names(arguments, word)
+    path = str(shipped.path_of(word, _SHIPPED[arguments[0]](), "--config")) if word is not None else None
     try:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit:  # after --help
@@ -175,7 +174,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         if options.config is not None:
             both = f"{word} --config {options.config}"
             raise config_lib.ConfigError([f"impala {options.name} {both}: expected one of the two"])
-        options.config = str(shipped.path_of(word, _SHIPPED[options.name](), "--config"))
+        options.config = path
     known = [name for action in commands[options.name]._actions for name in action.option_strings]
     known = [name for name in known if name not in ("-h", "--help")]
     if options.command in (train, compare, bench, cluster):  # the rest are keys, or mistyped options
@@ -198,16 +197,6 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
             f"impala {options.name} {word}: unknown{config_lib.nearest(word, known)}" for word in wrong
         ])  # fmt: skip
     return options, rest
-
-
-def _refuse_unknown_names(arguments: list[str], word: str | None) -> None:
-    """Raises ConfigError if the keys of a configuration, or of a program, are asked for that there is not."""
-    if word is not None:
-        shipped.path_of(word, _SHIPPED[arguments[0]](), "--config")
-    for option, name in zip(arguments, arguments[1:]):
-        if option == "--program" and name not in uses.AGENTS:
-            hint = config_lib.nearest(name, uses.AGENTS) or f"; expected one of {', '.join(uses.AGENTS)}"
-            raise config_lib.ConfigError([f"--program {name}: no such program{hint}"])
 
 
 def _shipped_after_an_option(command: str, rest: list[str]) -> str | None:
@@ -238,6 +227,9 @@ def _pair_of(arguments: list[str]) -> tuple[str | None, str | None]:
     words = shipped.trainings()
     path = given.get("--config") or next((words[word] for word in arguments if word in words), None)
     program, agent = given.get("--program"), given.get("--agent.name")
+    if program is not None and program not in uses.AGENTS:
+        hint = config_lib.nearest(program, uses.AGENTS) or f"; expected one of {', '.join(uses.AGENTS)}"
+        raise config_lib.ConfigError([f"--program {program}: no such program{hint}"])
     if path:
         with contextlib.suppress(Exception):  # whoever trains with it is told what is wrong
             data = config_lib.read_yaml(path)

@@ -77,7 +77,7 @@ class Lockstep:
         self._versions = collections.deque(maxlen=lag + 1)  # oldest first
         self._unroll: list[Chunk] = []
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
-        self._random = np.random.default_rng([config.seed, 1, *[incarnation] * (incarnation > 0)])
+        self._random = np.random.default_rng([config.seed, 1, incarnation])
         self.frames, self.num_episodes = 0, 0
         outputs, steps = policies.network_outputs(self._acting), []
         self._closing = [environment.close for environment in environments]

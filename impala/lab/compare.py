@@ -24,7 +24,7 @@ from impala import config as config_lib
 from impala import provenance
 from impala.lab import cells
 from impala.lab.grid import Cell, Grid, cell_of
-from impala.monitoring.logs import read_csv
+from impala.monitoring.logs import num_damaged, read_csv
 
 COLUMNS = (
     *Cell._fields, "return", "status", "frames", "updates", "skipped_updates", "wall_seconds", *cells.TELEMETRY,
@@ -88,11 +88,9 @@ class Results:
     def _read(self) -> list[dict[str, str]]:
         """Returns the rows; refuses a file with lines that are none, which would be lost when it is written again."""
         rows = read_csv(self._path)
-        lines = self._path.read_bytes().rpartition(b"\n")[0].split(b"\n")  # no field holds the end of a line
-        num_damaged = sum(map(bool, map(bytes.strip, lines[1:]))) - sum(bool(row.get("digest")) for row in rows)
-        if num_damaged:
+        if count := num_damaged(self._path) + sum(not row.get("digest") for row in rows):
             raise config_lib.ConfigError([
-                f"{self._path}: {num_damaged} of its lines cannot be read as rows; expected them mended, or removed: "
+                f"{self._path}: {count} of its lines cannot be read as rows; expected them mended, or removed: "
                 "their cells are run again then"
             ])  # fmt: skip
         return rows

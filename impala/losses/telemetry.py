@@ -63,11 +63,11 @@ def _mean_trace_length(targets, discount_t, mask_t) -> tf.Tensor:
     trace_tm1 = getattr(targets, "trace_tm1", None)
     if trace_tm1 is None:
         return tf.constant(float("nan"))
-    # Σ_{t≥s} Π_{i=s}^{t−1} c_i as differences of sums of logarithms: a few operations, where the recursion takes 3 T.
     goes_on_t = mask_t * tf.cast(discount_t != 0.0, mask_t.dtype) * trace_tm1
-    if mask_t.shape[0] is None or mask_t.shape[0] > _LONG:  # they would take memory for T² · B numbers
+    if mask_t.shape[0] is None or mask_t.shape[0] > _LONG:  # what follows takes memory for T² · B numbers
         sums = returns.discounted_sum(x_t=mask_t, decay_t=goes_on_t, initial=tf.zeros_like(mask_t[0]))
         return tf.reduce_sum(sums) / tf.maximum(tf.reduce_sum(mask_t), 1.0)
+    # Σ_{t≥s} Π_{i=s}^{t−1} c_i as differences of sums of logarithms: a few operations, where the recursion takes 3 T.
     log_weight = tf.cumsum(tf.math.log(tf.maximum(goes_on_t, 1e-30)), exclusive=True)  # [T, B]
     later = tf.linalg.band_part(tf.ones(2 * [mask_t.shape[0]]), 0, -1)[..., None] > 0.0  # [s, t, 1]: t ≥ s
     weight = tf.exp(tf.where(later, log_weight[None] - log_weight[:, None], -1e30))  # [s, t, B]

@@ -151,6 +151,12 @@ def read_csv(path: str | Path) -> list[dict[str, str]]:
     return _parsed(path.read_bytes())[1] if path.is_file() else []
 
 
+def num_damaged(path: str | Path) -> int:
+    """Returns how many lines of a CSV file are no rows; a last line cut short by a kill does not count."""
+    path = Path(path)
+    return _parsed(path.read_bytes())[2] if path.is_file() else 0
+
+
 def _parsed(data: bytes) -> tuple[list[str], list[dict[str, str]], int]:
     """Returns header, rows, and how many lines are damaged; an unfinished last line does not count."""
     whole = data.rpartition(b"\n")[0]

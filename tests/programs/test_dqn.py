@@ -51,6 +51,7 @@ def test_its_environments_are_closed_by_ctrl_c_and_at_the_end(runs):
 def test_it_resumes_learns_catch_and_ends_by_its_evaluations(runs):
     folder, interrupted, result = runs
     assert result.returncode == 0 and "resuming" in result.stdout, result.stderr
+    assert ", evaluation " in result.stdout.splitlines()[-1], "why it ended"
     last = rows(folder)[-1]
     assert float(last["evaluation_mean"]) >= 0.95 and float(last["exploration_epsilon"]) > 0.04, "only those who are not evaluated explore"
     assert int(last["updates"]) > int(interrupted["updates"]) > 0
