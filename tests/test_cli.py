@@ -471,3 +471,9 @@ def test_the_scripts_of_launch_are_the_command(script, arguments, words, tmp_pat
     with pytest.raises(SystemExit) as end:
         runpy.run_path(f"launch/{script}.py", run_name="__main__")
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_is_said_to_have_none(tmp_path, capsys):
+    assert cli.main(["runs", str(tmp_path)]) == 0 and capsys.readouterr().out == f"{tmp_path}: holds no runs\n"
+    (tmp_path / "config.yaml").write_text("")
+    assert cli.main(["runs", str(tmp_path)]) == 0 and "is a run itself" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 from impala import config as config_lib
 from impala.agents import ppo
 from impala.environments import catch
+from impala.learning import epochs
 from impala.learning.epochs import normalised
 from impala.learning.server import Verdict
 from impala.nodes import checking, working
@@ -80,8 +81,6 @@ def test_a_network_says_the_same_of_a_transition_alone_as_within_its_unroll(play
     is_first[3, 1] = is_first[2, 0] = True  # a frame of Pong is never as old as an episode here
     observation = random.integers(0, 255, size=unroll.observation.shape).astype(np.uint8)
     outputs = worker.network(observation, is_first)
-    from impala.learning import epochs
-
     stacks = epochs._stacks(observation, is_first, 4)
     for step in range(7):
         for lane in range(2):
@@ -297,3 +296,12 @@ def test_what_it_is_traced_with_leaves_no_mark(play):
     flat = np.asarray(unroll.observation)[:12].reshape(72, -1)
     np.testing.assert_allclose(sums, np.concatenate([flat.sum(axis=0), np.square(flat).sum(axis=0)]), rtol=1e-6)
     assert count == 72
+
+
+def test_a_stack_may_be_deeper_than_an_unroll_is_long():
+    """Planes are numbered; the episode of the last observation begins with it."""
+    planes, is_first = np.arange(1, 11)[:, None, None], np.array([[False], [False], [True]])
+    stacks = epochs._stacks(planes, is_first, num_stacked=8)[..., 0, 0]
+    np.testing.assert_array_equal(stacks[:, 0], np.arange(1, 9))
+    np.testing.assert_array_equal(stacks[:, 1], np.arange(2, 10))
+    np.testing.assert_array_equal(stacks[:, 2], [0, 0, 0, 0, 0, 0, 0, 10])
