@@ -22,7 +22,7 @@ from tests.programs import running
 
 QUICK = dict(
     schemes=["none", "vtrace"], lags=[1], replay_fractions=[0.0], learning_rates=[3e-3], entropy_costs=[0.01, 0.1],
-    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 5_000}},
+    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 3_000}},
 )  # fmt: skip
 NUM_CELLS = 2 * (2 + 2)
 
@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
     (folder / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
     (folder / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK))
     command = ["compare", "--config", folder / "grid.yaml", "--output", folder / "out"]
-    process = running.start(*command, "--workers", 2)
+    process = running.start(*command, "--workers", 1)
     running.wait_for(lambda: (folder / "out" / "results.csv").exists() and rows(folder / "out"), 120, "a first cell")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -102,6 +102,7 @@ def test_a_cell_is_deterministic(finished):
     assert " ".join(f"{x:.4g}" for x in again["curve"]) == row["curve"]
 
 
+@pytest.mark.soak
 def test_ctrl_c_keeps_what_is_done(tmp_path):
     import yaml
 

@@ -96,21 +96,18 @@ def test_a_missing_peer_is_named_and_a_wait_can_be_ended(tmp_path):
 
 
 @pytest.mark.parametrize("hosts", [pytest.param(ONE_MACHINE, marks=pytest.mark.soak), SEVERAL])
-def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path, hosts):
+@pytest.mark.parametrize("mode, limit", [pytest.param("die", 30.0, marks=pytest.mark.soak), ("freeze", 60.0)])
+def test_a_frozen_or_dead_peer_is_noticed_in_seconds(tmp_path, mode, limit, hosts):
     """Before that, what the first learner restored reaches the others, and they agree on whose turn it is."""
-    (tmp_path / "die").mkdir()
-    (tmp_path / "freeze").mkdir()
-    groups = {mode: run_group(2, mode, tmp_path / mode, hosts)[0] for mode in ("die", "freeze")}
-    for mode, limit in (("die", 30.0), ("freeze", 60.0)):
-        first, second = groups[mode]
-        output, errors = first.communicate(timeout=120)
-        second.send_signal(signal.SIGKILL)
-        second.communicate()
-        lost = re.search(r"LOST ([\d.]+) another learner ended or froze", output)
-        assert lost and float(lost[1]) < limit, (mode, output, errors[-2000:])
-        assert "DIFFER learner 0 holds other weights than its peers" in output
-        assert f"NUMBERS [5.0, {2.0**40}]" in output
-        assert "AGREED (True, False, []) (False, True, [1.0, 20.0])" in output
+    (first, second), _ = run_group(2, mode, tmp_path, hosts)
+    output, errors = first.communicate(timeout=120)
+    second.send_signal(signal.SIGKILL)
+    second.communicate()
+    lost = re.search(r"LOST ([\d.]+) another learner ended or froze", output)
+    assert lost and float(lost[1]) < limit, (mode, output, errors[-2000:])
+    assert "DIFFER learner 0 holds other weights than its peers" in output
+    assert f"NUMBERS [5.0, {2.0**40}]" in output
+    assert "AGREED (True, False, []) (False, True, [1.0, 20.0])" in output
 
 
 class InTwoThreads:

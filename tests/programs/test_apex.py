@@ -21,7 +21,7 @@ from tests.programs.running import (
     run,
 )
 
-APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "2"]
+APEX = ["train", "--config", "configs/apex_catch.yaml", "--evaluator.period-seconds", "1"]
 EVERYONE = {(actor, environment) for actor in range(2) for environment in range(8)}
 
 

@@ -31,7 +31,7 @@ from tests.programs.running import (
     wait_for,
 )
 
-DQN = ["train", "--config", "configs/dqn_catch.yaml", "--evaluator.period-seconds", "2"]
+DQN = ["train", "--config", "configs/dqn_catch.yaml", "--evaluator.period-seconds", "1"]
 
 
 @pytest.fixture(scope="module")

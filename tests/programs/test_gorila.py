@@ -33,7 +33,7 @@ from tests.programs.running import (
     wait_until_it_trains,
 )
 
-GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "2"]
+GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "1"]
 SMALL = {
     "environment.name": "catch", "network.torso": "mlp", "learner.optimizer": "adagrad", "learner.learning_rate": 0.01,
     "learner.learning_rate_schedule": "constant", "actor.num_environments": 4, "actor.num_lanes": 1,

@@ -11,6 +11,7 @@ from tests.programs.running import refused, rows, run
 CATCH = "configs/q_unrolls_catch.yaml"
 
 
+@pytest.mark.soak
 def test_retrace_learns_catch_from_a_queue(tmp_path):
     result = run("train", "--config", CATCH, "--run", tmp_path / "run", "--evaluator.period-seconds", 2)
     assert result.returncode == 0, result.stderr

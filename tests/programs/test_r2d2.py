@@ -7,7 +7,7 @@ from impala import config as config_lib
 from impala import lockstep
 from tests.programs.running import WHOLE_OR_RESUMED, ended, played_by, refused, rows, run
 
-R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "3"]
+R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "1"]
 EVERYONE = {(0, environment) for environment in range(16)}
 
 

@@ -132,12 +132,10 @@ def test_a_killed_table_brings_all_back_from_the_newest_checkpoint(catch):
 SHARED = ["train", "--config", "configs/gorila_catch.yaml", "--replay.shared", "true"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("config, name", [
-    (["train", "apex_catch"], "learner/0"),
-    *(pytest.param(*case, marks=pytest.mark.soak) for case in [
-        (["train", "apex_catch", "--num-learners", 2], "learner/1"), (["train", "dqn_catch"], "learner/0"),
-        (["train", "r2d2_catch"], "learner/0"), (SHARED, "server/0"),
-    ]),
+    (["train", "apex_catch"], "learner/0"), (["train", "apex_catch", "--num-learners", 2], "learner/1"),
+    (["train", "dqn_catch"], "learner/0"), (["train", "r2d2_catch"], "learner/0"), (SHARED, "server/0"),
 ])  # fmt: skip
 def test_what_is_replayed_outlives_the_learner(catch, config, name):
     """Its table goes on; what was played by weights that are lost is drawn as all else is."""
