@@ -26,7 +26,8 @@ Q_COLUMNS = (
     "td_error", "exploration_epsilon", "exploration_epsilon_first", "exploration_epsilon_middle",
     "exploration_epsilon_last", "exploration_noise", "replay_size", "replay_capacity", "samples_per_insert",
     "evaluation_mean",
-    "priority_p50", "priority_p95", "priority_max", "priority_seconds", "learner_priority_fraction",
+    "priority_p50", "priority_p95", "priority_max", "priority_seconds", "priority_round_trip_seconds",
+    "gone_priority_fraction", "learner_priority_fraction",
     "unsound_priorities", "inserted_windows", "played_steps",
 )  # fmt: skip
 SERVER_COLUMNS = (

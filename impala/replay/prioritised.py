@@ -31,24 +31,27 @@ class PrioritisedWindows(Windows):
         self._importance_exponent = importance_exponent
         self._writer = PriorityWriter(client)
         self._keys: np.ndarray | None = None  # of the batch that `get` returned last
+        self._drawn_at = 0.0  # when that batch was
+        self._inserted: tuple[int | None, float] = (None, 0.0)  # windows, and when, at the last `columns`
         self._priorities: deque[np.ndarray] = deque(maxlen=_MOST_KEPT)
         self._account = TimeAccount()  # of the thread that trains
 
-    def _batches(self) -> Iterator[tuple[Chunk, np.ndarray]]:
+    def _batches(self) -> Iterator[tuple[Chunk, np.ndarray, float]]:
         for arrays in self._drawn():
-            yield to_tensors(arrays, self._device, importance_exponent=self._importance_exponent), arrays["key"]
+            now = time.monotonic()
+            yield to_tensors(arrays, self._device, importance_exponent=self._importance_exponent), arrays["key"], now
 
     def get(self, timeout_seconds: float) -> Chunk | None:
         if (item := super().get(timeout_seconds)) is None:
             return None
-        batch, self._keys = item
+        batch, self._keys, self._drawn_at = item
         return batch
 
     def update_priorities(self, priority: np.ndarray) -> None:
         """Takes the new priorities [B] of the batch that `get` returned last."""
         with self._account.part("priorities"):
             self._priorities.append(priority[np.isfinite(priority)])  # a copy: it may be a column of a larger array
-            self._writer.put(self._keys, priority)
+            self._writer.put(self._keys, priority, self._drawn_at)
 
     def counts(self) -> dict[str, int]:
         return super().counts() | dict(unsound_priorities=self._writer.num_unsound)
@@ -57,11 +60,26 @@ class PrioritisedWindows(Windows):
         """Adds quantiles of the new priorities, how long one takes to the table, and what that costs the learner."""
         columns, new = super().columns() | self._writer.columns(), np.concatenate([[], *self._priorities])
         columns |= dict(learner_priority_fraction=self._account.fraction("priorities"))
+        columns |= dict(gone_priority_fraction=self._gone_fraction(columns))
         self._priorities.clear()
         if len(new):  # nothing, if none was finite
             half, most, largest = np.quantile(new, (0.5, 0.95, 1.0)).tolist()
             columns |= dict(priority_p50=half, priority_p95=most, priority_max=largest)
         return columns
+
+    def _gone_fraction(self, columns: Mapping[str, Any]) -> float | None:
+        """Returns the share of the priorities written back whose window had left the table, as far as can be expected.
+
+        That is the share of a full table that was replaced between a draw and its priority's return, as if old windows
+        were drawn as often as others; which are gone Reverb does not tell.
+        """
+        (before, since), (now, at) = self._inserted, (self.num_inserted(), time.monotonic())
+        self._inserted = (now, at)
+        if before is None or now is None or (seconds := columns["priority_round_trip_seconds"]) is None:
+            return None
+        if columns.get("replay_size") != columns.get("replay_capacity"):
+            return 0.0
+        return min(1.0, seconds * (now - before) / (at - since) / self._share.size)
 
 
 class PriorityWriter:
@@ -81,26 +99,27 @@ class PriorityWriter:
     def __init__(self, client, table: str = tables.REPLAY):
         self._client, self._table = client, table
         self.num_unsound = 0  # priorities that could not be used
-        self._waiting: dict[int, tuple[float, float]] = {}  # by key: the newest priority, and when it came
-        self._seconds: deque[float] = deque(maxlen=_MOST_KEPT)
+        self._waiting: dict[int, tuple[float, float, float]] = {}  # by key: newest priority, when it came, and its draw
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=_MOST_KEPT)  # of each request: of both columns
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="priorities", daemon=True).start()
 
-    def put(self, keys: np.ndarray, priority: np.ndarray) -> None:
-        """Takes priorities [B] of windows by their keys [B]; does not wait."""
+    def put(self, keys: np.ndarray, priority: np.ndarray, drawn_at: float) -> None:
+        """Takes priorities [B] of windows, drawn at that moment of `time.monotonic`, by their keys [B]; no wait."""
         is_sound, now = np.isfinite(priority) & (priority > 0), time.monotonic()
         with self._changed:
             self.num_unsound += int(np.sum(~is_sound))
             sound = zip(keys[is_sound].tolist(), priority[is_sound].tolist())
-            self._waiting.update((key, (new, now)) for key, new in sound)
+            self._waiting.update((key, (new, now, drawn_at)) for key, new in sound)
             self._changed.notify()
 
     def columns(self) -> dict[str, float | None]:
-        """Returns the mean seconds that the oldest priority of a request waited."""
+        """Returns how long the oldest priority of a request waited, and how old its draw was; means over requests."""
         with self._changed:
             seconds = list(self._seconds)
             self._seconds.clear()
-        return dict(priority_seconds=sum(seconds) / len(seconds) if seconds else None)
+        wait, round_trip = np.mean(seconds, axis=0).tolist() if seconds else (None, None)
+        return dict(priority_seconds=wait, priority_round_trip_seconds=round_trip)
 
     def _run(self) -> None:
         while True:
@@ -109,9 +128,10 @@ class PriorityWriter:
                 some = dict(itertools.islice(self._waiting.items(), self._MOST))
                 for key in some:
                     del self._waiting[key]
-            self._send({key: priority for key, (priority, _) in some.items()})
+            self._send({key: priority for key, (priority, _, _) in some.items()})
             with self._changed:
-                self._seconds.append(time.monotonic() - min(since for _, since in some.values()))
+                now = time.monotonic()
+                self._seconds.append(tuple(now - min(times) for times in zip(*(times for _, *times in some.values()))))
 
     def _send(self, priorities: Mapping[int, float]) -> None:
         while True:

@@ -92,8 +92,9 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     key_of = dict(zip(seen.tolist(), keys.tolist()))
     writer = prioritised.PriorityWriter(client)
     gone = 2**60 + 1  # of a window that the table dropped: ignored
-    writer.put(np.array([key_of[3], key_of[4], key_of[5], gone], np.uint64), np.array([100.0, np.nan, -1.0, 5.0]))
-    writer.put(np.array([key_of[6], key_of[7]], np.uint64), np.array([np.inf, 0.0]))
+    drawn_at = time.monotonic() - 100.0
+    writer.put(np.array([key_of[3], key_of[4], key_of[5], gone], np.uint64), np.array([100.0, np.nan, -1.0, 5.0]), drawn_at)
+    writer.put(np.array([key_of[6], key_of[7]], np.uint64), np.array([np.inf, 0.0]), drawn_at)
 
     def is_written():
         return draws(server, 10, 10)[2].max() > 0.5
@@ -105,8 +106,10 @@ def test_priorities_that_are_written_back_change_what_is_drawn(served):
     expected = probabilities([1, 1, 1, 100, 1, 1, 1, 1, 1, 1], 0.6)
     np.testing.assert_allclose(probability, expected[seen], rtol=1e-5)
     assert client.server_info()[tables.REPLAY].current_size == 10
-    assert writer.num_unsound == 4 and 0 < writer.columns()["priority_seconds"] < 10
-    assert writer.columns()["priority_seconds"] is None, "of a period without any"
+    columns = writer.columns()
+    assert writer.num_unsound == 4 and 0 < columns["priority_seconds"] < 10
+    assert 100.0 < columns["priority_round_trip_seconds"] < 110.0
+    assert set(writer.columns().values()) == {None}, "of a period without any"
 
 
 def test_priorities_of_windows_that_were_drawn_and_then_dropped_are_ignored(served):
@@ -115,7 +118,7 @@ def test_priorities_of_windows_that_were_drawn_and_then_dropped_are_ignored(serv
     key_of = dict(zip(seen.tolist(), keys.tolist()))
     fill(client, np.ones(10), first=100)  # in place of the oldest ten
     writer = prioritised.PriorityWriter(client)
-    writer.put(np.array([key_of[i] for i in range(20)], np.uint64), np.full(20, 50.0))
+    writer.put(np.array([key_of[i] for i in range(20)], np.uint64), np.full(20, 50.0), time.monotonic())
     deadline = time.monotonic() + 30
     while draws(server, 10, 10)[2].max() < 0.06:  # 1/20 before
         assert time.monotonic() < deadline
@@ -140,7 +143,7 @@ def test_writing_back_holds_nobody_up_and_what_waits_goes_in_large_requests(serv
     writer = prioritised.PriorityWriter(Slow())
     began = time.monotonic()
     for number, keys in enumerate((range(1), range(6_000), range(3))):  # of no window: Reverb ignores them
-        writer.put(np.array(keys, np.uint64), np.full(len(keys), 1.0 + number))
+        writer.put(np.array(keys, np.uint64), np.full(len(keys), 1.0 + number), began)
         while not sent:
             time.sleep(0.01)
     assert time.monotonic() - began < 5 and len(sent) == 1
@@ -228,3 +231,29 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     assert "priority_max" not in source.columns(), "of a period without a finite one"
     source.update_priorities(np.array(7 * [2.0] + [np.nan]))
     assert source.columns()["priority_max"] == 2.0, "of those that are finite"
+
+
+@pytest.mark.parametrize("size", [20, 1_000])
+def test_how_many_priorities_come_too_late_is_what_a_full_table_replaced_since_the_draw(served, size):
+    from impala.replay.checks import Checks, ExpectedOrigins
+
+    _, client = served(np.ones(20), size=size)
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
+    source = prioritised.PrioritisedWindows(
+        client, windows.Share(size=size, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0",
+        importance_exponent=0.4,
+    )  # fmt: skip
+    began = time.monotonic()
+    assert source.columns()["gone_priority_fraction"] is None, "nothing to compare with, and no priority"
+    source.get(timeout_seconds=60)
+    fill(client, np.ones(5), first=100)  # a quarter of the smaller table
+    time.sleep(1.0)
+    source.update_priorities(np.ones(8))
+    while not source._writer._seconds:  # until they are in the table
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)
+    columns, ended = source.columns(), time.monotonic()
+    assert columns["priority_round_trip_seconds"] >= 1.0
+    # Of five windows that came within a period, those count that may have come since the draw.
+    expected = 5 / 20 * columns["priority_round_trip_seconds"] / (ended - began) if size == 20 else 0.0
+    assert columns["gone_priority_fraction"] == pytest.approx(expected, rel=0.05)
