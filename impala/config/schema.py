@@ -95,12 +95,12 @@ class Config(Model):
     population: PopulationConfig = PopulationConfig()
     restarts: RestartsConfig = RestartsConfig()
     cluster: ClusterConfig = ClusterConfig()
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of weights, environments and random actions
     total_frames: Frames = 10_000_000  # emulator frames of fresh transitions trained on; played, with replay alone
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
-    checkpoint_period_seconds: Seconds = 60.0
+    checkpoint_period_seconds: Seconds = 60.0  # the most that a death of the learner costs
     num_checkpoints: Size = 3  # kept
-    log_period_seconds: Seconds = 5.0
+    log_period_seconds: Seconds = 5.0  # between rows of metrics.csv
     liveness_seconds: Patience = 300.0  # a node that is silent for so long is started again
     memory_growth: Positive = 1.0  # of a node, as a share of its memory at the start; more causes a notice
     record_chunks: Annotated[int, Field(ge=0, le=10**6)] = 0  # how many of the first chunks to keep in the run folder

@@ -203,12 +203,12 @@ class QLearningConfig(Model):
     n_step: Annotated[int, Field(ge=1, le=1000)] = 1  # rewards before the bootstrap
     policy_epsilon: Fraction = 0.0  # of the policy whose values a correction other than n_step learns; 0 is greedy
     error: Literal["huber", "squared"] = "huber"  # of the TD error; Huber's gradient is the clipped error of the paper
-    huber_threshold: Annotated[Float32, Field(gt=0, le=1e6)] = 1.0
+    huber_threshold: Annotated[Float32, Field(gt=0, le=1e6)] = 1.0  # from this error on the loss is linear
     target_period: Count = 2500  # updates between copies into the target network
     epsilon_base: Annotated[Fraction, Field(gt=0)] = 0.4  # of the first environment: acting/exploration.py
     epsilon_exponent: Exponent = 7.0  # of the last environment's, less 1
     epsilon_start: Fraction = 1.0  # of random actions, until the first update
-    epsilon_end: Fraction = 0.1
+    epsilon_end: Fraction = 0.1  # of random actions, in the end
     epsilon_frames: Frames = 4_000_000  # from the first update until epsilon_end
     evaluation_epsilon: Fraction = 0.001  # of evaluations; the paper's is 0.05
 
@@ -316,7 +316,7 @@ class LossConfig(Model):
     pg_bootstrap: Literal["target", "mixed"] = "target"  # vtrace, for λ < 1
     allow_expansion: bool = False  # allow c̄ > ρ̄
     alpha_rho: Fraction = 0.5  # leaky_vtrace
-    alpha_c: Fraction = 0.5
+    alpha_c: Fraction = 0.5  # leaky_vtrace, too
     control_variate: bool = True  # per_decision_is
     epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
     surrogate_clip: Positive = 0.2  # ppo_clip, impact; clip of agent ppo
@@ -360,14 +360,14 @@ class LearnerConfig(Model):
     batch_size: Size = 32  # B, chunks, over all learners
     num_learners: Workers = 1  # K, synchronous, each with B/K chunks of its own table; --num-learners for short
     optimizer: Literal["adam", "rmsprop", "centered_rmsprop", "adagrad"] = "adam"
-    learning_rate: LearningRate = 5e-4
+    learning_rate: LearningRate = 5e-4  # at the start of the schedule
     learning_rate_schedule: Schedule = "linear"  # to 0 at learning_rate_frames; late: constant for the first half
     learning_rate_frames: Frames | None = None  # where schedules end, frames of all tasks; total_frames if not given
     epsilon: Positive = 1e-5  # of the optimizer; RMSProp adds it inside the root, as TensorFlow 1 does
-    adam_beta1: Decay = 0.9
-    rmsprop_decay: Decay = 0.99
-    rmsprop_momentum: Decay = 0.0
-    max_grad_norm: Annotated[Float32, Field(gt=0, le=1e12)] = 40.0
+    adam_beta1: Decay = 0.9  # of the mean gradient
+    rmsprop_decay: Decay = 0.99  # of the mean squared gradient
+    rmsprop_momentum: Decay = 0.0  # of the steps
+    max_grad_norm: Annotated[Float32, Field(gt=0, le=1e12)] = 40.0  # a longer gradient is scaled down to it
     num_tensorflow_threads: Workers = 2  # of one operation
     num_parallel_operations: Workers = 1  # of an update that run at once, if none needs another's result
     max_lag: Count | None = None  # updates of policy lag; queue, prefetch and weight period follow, older is dropped
@@ -410,7 +410,7 @@ class EvaluatorConfig(Model):
 
     num_episodes: Annotated[int, Field(ge=0, le=10**6)] = 0  # of each evaluation; 0: no evaluator
     period_seconds: Seconds = 300.0  # from the start of one evaluation to the start of the next
-    greedy: bool = False
+    greedy: bool = False  # plays the best action, never a random one
 
 
 class RestartsConfig(Model):
@@ -423,21 +423,21 @@ class RestartsConfig(Model):
 class ClusterConfig(Model):
     """Where nodes stand with --cluster: nodes/placing.py. What a node needs is Ray's to find, and to keep free."""
 
-    actor_cpus: NonNegative = 1.0
-    learner_cpus: NonNegative = 1.0
-    table_cpus: NonNegative = 1.0
-    evaluator_cpus: NonNegative = 1.0
-    relay_cpus: NonNegative = 1.0
-    learner_gpus: NonNegative = 0.0
+    actor_cpus: NonNegative = 1.0  # of a host for each, as Ray counts them
+    learner_cpus: NonNegative = 1.0  # likewise
+    table_cpus: NonNegative = 1.0  # likewise
+    evaluator_cpus: NonNegative = 1.0  # likewise
+    relay_cpus: NonNegative = 1.0  # likewise
+    learner_gpus: NonNegative = 0.0  # of each learner
     actor_memory_gb: NonNegative = 0.0  # 0: not looked at
-    learner_memory_gb: NonNegative = 0.0
-    table_memory_gb: NonNegative = 0.0
+    learner_memory_gb: NonNegative = 0.0  # likewise
+    table_memory_gb: NonNegative = 0.0  # likewise
     spread_actors: bool = False  # over as many hosts as possible, not on few
     min_actors: Count | None = None  # the run begins with so many, others join when hosts come; null: all
     wait_seconds: Seconds = 60.0  # for room, before the command ends with status 75
     shared_folder: bool = False  # the run's folder is at the same path on every host, so learner 0 may stand anywhere
     first_port: Port = 20_000  # of those that nodes listen on
-    last_port: Port = 29_999
+    last_port: Port = 29_999  # the last of them
     trusted_network: bool = False  # hosts may have public addresses: a firewall keeps strangers from their ports
 
 
@@ -450,5 +450,5 @@ class PopulationConfig(Model):
     threshold: NonNegative = 0.05  # by how much another's fitness must exceed a member's own to be copied
     parameters: Annotated[tuple[Evolving, ...], _FromList] = ("learning_rate", "entropy_cost", "epsilon")
     spread: Annotated[Float32, Field(ge=1, le=1e6)] = 1.0  # hyper-parameters begin within this factor, log-uniformly
-    factor: Annotated[Float32, Field(gt=1, le=1e3)] = 1.2
-    probability: Fraction = 1 / 3
+    factor: Annotated[Float32, Field(gt=1, le=1e3)] = 1.2  # by this or its inverse a hyper-parameter is multiplied
+    probability: Fraction = 1 / 3  # with which each is multiplied, at an evolution
