@@ -32,7 +32,7 @@ class PrioritisedWindows(Windows):
         self._writer = PriorityWriter(client)
         self._keys: np.ndarray | None = None  # of the batch that `get` returned last
         self._drawn_at = 0.0  # when that batch was
-        self._inserted: tuple[int | None, float] = (None, 0.0)  # windows, and when, at the last `columns`
+        self._dropped: tuple[int | None, float] = (None, 0.0)  # windows until the last `columns`, and when that was
         self._priorities: deque[np.ndarray] = deque(maxlen=_MOST_KEPT)
         self._account = TimeAccount()  # of the thread that trains
 
@@ -73,13 +73,15 @@ class PrioritisedWindows(Windows):
         That is the share of a full table that was replaced between a draw and its priority's return, as if old windows
         were drawn as often as others; which are gone Reverb does not tell.
         """
-        (before, since), (now, at) = self._inserted, (self.num_inserted(), time.monotonic())
-        self._inserted = (now, at)
-        if before is None or now is None or (seconds := columns["priority_round_trip_seconds"]) is None:
+        inserted, size, seconds = self.num_inserted(), columns.get("replay_size"), columns["priority_round_trip_seconds"]
+        if inserted is None or size is None:
             return None
-        if columns.get("replay_size") != columns.get("replay_capacity"):
-            return 0.0
-        return min(1.0, seconds * (now - before) / (at - since) / self._share.size)
+        (before, since), (now, at) = self._dropped, (inserted - size // self._share.num_fresh, time.monotonic())
+        self._dropped = (now, at)
+        if before is None or seconds is None:
+            return None
+        num_dropped = max(0, now - before)  # less than before if the table has begun anew
+        return min(1.0, seconds * num_dropped / (at - since) / self._share.size)
 
 
 class PriorityWriter:

@@ -233,27 +233,35 @@ def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed
     assert source.columns()["priority_max"] == 2.0, "of those that are finite"
 
 
-@pytest.mark.parametrize("size", [20, 1_000])
-def test_how_many_priorities_come_too_late_is_what_a_full_table_replaced_since_the_draw(served, size):
+@pytest.mark.parametrize("size, num_dropped", [(20, 5), (22, 3), (1_000, 0)])
+def test_how_many_priorities_come_too_late_is_what_a_full_table_dropped_since_the_draw(served, size, num_dropped):
     from impala.replay.checks import Checks, ExpectedOrigins
 
-    _, client = served(np.ones(20), size=size)
+    server, client = served(np.ones(20), size=size)
     checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
     source = prioritised.PrioritisedWindows(
         client, windows.Share(size=size, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0",
         importance_exponent=0.4,
     )  # fmt: skip
+
+    def update():
+        source.update_priorities(np.ones(8))
+        while not source._writer._seconds:  # until they are in the table
+            assert time.monotonic() - began < 60
+            time.sleep(0.01)
+        return source.columns()
+
     began = time.monotonic()
     assert source.columns()["gone_priority_fraction"] is None, "nothing to compare with, and no priority"
     source.get(timeout_seconds=60)
-    fill(client, np.ones(5), first=100)  # a quarter of the smaller table
+    fill(client, np.ones(5), first=100)
     time.sleep(1.0)
-    source.update_priorities(np.ones(8))
-    while not source._writer._seconds:  # until they are in the table
-        assert time.monotonic() - began < 60
-        time.sleep(0.01)
-    columns, ended = source.columns(), time.monotonic()
+    columns, ended = update(), time.monotonic()
     assert columns["priority_round_trip_seconds"] >= 1.0
-    # Of five windows that came within a period, those count that may have come since the draw.
-    expected = 5 / 20 * columns["priority_round_trip_seconds"] / (ended - began) if size == 20 else 0.0
+    # Of those that were dropped within a period, they count that may have been since the draw.
+    expected = num_dropped / size * columns["priority_round_trip_seconds"] / (ended - began)
     assert columns["gone_priority_fraction"] == pytest.approx(expected, rel=0.05)
+    source._dropped = (10**6, ended)  # of a table that has begun anew since
+    assert update()["gone_priority_fraction"] == 0.0
+    server.stop()
+    assert source.columns()["gone_priority_fraction"] is None, "of a table that does not answer"
