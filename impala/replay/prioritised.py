@@ -73,12 +73,12 @@ class PrioritisedWindows(Windows):
         That is the share of a full table that was replaced between a draw and its priority's return, as if old windows
         were drawn as often as others; which are gone Reverb does not tell.
         """
-        inserted, size, seconds = self.num_inserted(), columns.get("replay_size"), columns["priority_round_trip_seconds"]
+        inserted, size = self.num_inserted(), columns.get("replay_size")
         if inserted is None or size is None:
             return None
         (before, since), (now, at) = self._dropped, (inserted - size // self._share.num_fresh, time.monotonic())
         self._dropped = (now, at)
-        if before is None or seconds is None:
+        if before is None or (seconds := columns["priority_round_trip_seconds"]) is None:
             return None
         num_dropped = max(0, now - before)  # less than before if the table has begun anew
         return min(1.0, seconds * num_dropped / (at - since) / self._share.size)

@@ -75,6 +75,15 @@ def test_two_learners_share_tables_and_batches_and_stay_equal(tmp_path):
     assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= 0.95
 
 
+@pytest.mark.soak
+def test_two_learners_of_a_deterministic_policy_stay_equal(tmp_path):
+    keys = ["--num-learners", 2, "--total-frames", 3_000, "--replay.min-size", 400, "--evaluator.num-episodes", 0]
+    result = run("train", "apex_dpg_pendulum", "--run", tmp_path / "run", *keys, "--target-return", "null")
+    assert result.returncode == 0, result.stderr  # a difference at the end would be a failure
+    last = rows(tmp_path / "run")[-1]
+    assert int(last["updates"]) > 100 and last["skipped_updates"] == "0" and np.isfinite(float(last["td_error"]))
+
+
 SMALL = {
     "replay.min_size": 100, "agent.target_period": 7, "total_frames": 600, "actor.num_environments": 4,
     "learner.batch_size": 32, "replay.samples_per_insert": 4.0,
@@ -208,7 +217,7 @@ def test_dpg_refuses_pictures_and_parts():
 
 
 def test_what_is_not_set_is_as_published():
-    """Horgan et al. 2018, section 4.1 and appendix C; the weights of the network every 400 frames, items in batches of 50."""
+    """Horgan et al. 2018, section 4.1 and appendix C: weights every 400 frames; 50 items at most wait to be sent (there a batch)."""
     config = config_lib.build({"environment": {"name": "catch"}}, {"program": "apex"})
     agent, actor, replay = config.agent, config.actor, config.replay
     assert (agent.double, agent.dueling, agent.n_step, agent.error, agent.target_period) == (True, True, 3, "squared", 2_500)
@@ -218,12 +227,16 @@ def test_what_is_not_set_is_as_published():
     assert (replay.priority_exponent, replay.importance_exponent) == (0.6, 0.4)
 
 
-def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert():
-    training = make_lockstep()
-    for update in training.updates():
+@pytest.mark.parametrize("agent", ["q_learning", "dpg"])
+def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert(agent):
+    """Four environments insert four windows at a time; updates follow once a batch of 32 draws is due."""
+    dpg = config_lib.load("configs/apex_dpg_pendulum.yaml", DPG | SMALL)
+    training, count = make_lockstep() if agent == "q_learning" else lockstep.of(dpg), 0
+    for count, update in enumerate(training.updates(), 1):
         inserted = training.replay.num_inserted
         assert inserted >= 100 and update.index * 32 == pytest.approx((inserted - 100) * 4, abs=4 * 4 + 32)
     training.close()
+    assert count > 30
 
 
 def test_the_documented_recipe_of_ape_x_dpg_is_the_paper_s(tmp_path):

@@ -470,6 +470,15 @@ def test_the_other_programs_learn_there_too(cluster, tmp_path, program):
 
 
 @pytest.mark.soak
+def test_a_deterministic_policy_trains_there_too(cluster, tmp_path):
+    keys = ["--total-frames", 3_000, "--replay.min-size", 400, "--evaluator.num-episodes", 0, "--target-return", "null"]
+    done = run("train", "apex_dpg_pendulum", "--cluster", cluster.address, "--run", tmp_path / "run", *keys)
+    assert done.returncode == 0, done.stderr
+    last = rows(tmp_path / "run")[-1]
+    assert int(last["updates"]) > 100 and last["skipped_updates"] == "0" and not restarts(tmp_path / "run"), last
+
+
+@pytest.mark.soak
 def test_a_node_waits_for_a_host_and_the_run_begins_with_those_that_must_stand(cluster, catch):
     process, folder = catch("--actor.num-actors", 3, "--cluster.min-actors", 2)
     assert {"actor/0", "actor/1"} < set(nodes()) and len(nodes()) == 4

@@ -120,13 +120,22 @@ def test_of_length_one_without_a_core_it_is_double_dqn():
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=0, atol=2e-5)
 
 
-@pytest.mark.soak
-def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_difference():
+@pytest.mark.parametrize("differences", [[], pytest.param([
+    {"replay.priority_exponent": 0.0}, {"agent.burn_in": 4},
+], marks=pytest.mark.soak)])  # fmt: skip
+def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_difference(differences):
     count, one = final(make_lockstep(total_frames=900))
     assert count > 10
-    for overrides, is_same in [({}, True), ({"replay.priority_exponent": 0.0}, False), ({"agent.burn_in": 4}, False)]:
+    for overrides in differences or [{}]:
         _, other = final(make_lockstep(**{"total_frames": 900} | overrides))
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == is_same, overrides
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == (not overrides), overrides
+
+
+@pytest.mark.soak
+def test_it_learns_catch_too(tmp_path):
+    result = run("train", "r2d2_catch", "--run", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert float(rows(tmp_path / "run")[-1]["evaluation_mean"]) >= 0.95
 
 
 @pytest.mark.parametrize("keys", [
