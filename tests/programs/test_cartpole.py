@@ -1,4 +1,4 @@
-"""CartPole by the shipped configurations of each program reaches gymnasium's threshold: `make soak` alone."""
+"""CartPole by the shipped configurations of each program reaches gymnasium's threshold (R2D2 does not see velocities): `make soak`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.programs.running import rows, run
 
 WORDS = (
     "cartpole", "seed_cartpole", "ga3c_cartpole", "dqn_cartpole", "apex_cartpole", "a3c_cartpole", "dppo_cartpole",
-    "gorila_cartpole",
+    "gorila_cartpole", "r2d2_cartpole",
 )  # fmt: skip
 
 
