@@ -148,6 +148,7 @@ class ActorConfig(Model):
     num_lanes: Workers = 2  # groups of environments: one steps while another is inferred
     num_environment_threads: Workers = 2  # of each actor, for Atari's games; others are stepped by the lane's own
     num_tensorflow_threads: Workers = 1  # of each actor
+    niceness: Annotated[int, Field(ge=0, le=19)] = 0  # of actors' processes: above 0 a learner beside them comes first
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
     num_relays: Annotated[int, Field(ge=0, le=10_000)] = 0  # processes that pass weights on; 0: actors ask a learner

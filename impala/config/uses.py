@@ -30,6 +30,7 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "inference.num_at_once": ("seed",),
     "actor.weight_period": ("impala",),
     "actor.num_tensorflow_threads": ("impala", "apex", *_SERVED),
+    "actor.niceness": ("impala", "seed", "ga3c", "apex"),
     "learner.num_parallel_operations": ("impala", "seed", "ga3c", "dqn", "apex"),  # whose learner computes gradients
     "actor.weight_frames": ("apex",),
     "actor.num_relays": ("impala", "apex"),

@@ -67,7 +67,7 @@ def say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def prepare(role: Role, index: int = 0) -> beats.Pulse:
+def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     """Prepares the process of a node; returns the event that asks it to stop and reports to the launcher that it lives.
 
     SIGINT and SIGHUP are ignored: a terminal sends them to every process, and the launcher decides who ends when.
@@ -76,6 +76,9 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     Reverb's threads, which delay the interpreter's own exit by a minute. The process is named after its role. When its
     launcher ends, a node that has the weights ends as after SIGTERM, any other at once, even while an environment
     blocks the interpreter. In a thread (tests, `local_mt`) nothing is done to the process.
+
+    Args:
+      niceness: how far the process steps back for others of its machine: 0 to 19, added to what it has.
     """
     import launchpad as lp
 
@@ -85,6 +88,7 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
         pulse.beat()
         return pulse
     _pulse = pulse
+    _step_back(niceness)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, pulse.name.encode()[:15], 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM if role.is_head else signal.SIGKILL, 0, 0, 0)
@@ -104,6 +108,14 @@ def prepare(role: Role, index: int = 0) -> beats.Pulse:
     end_on_sigterm()
     pulse.beat(each_second=_Grace(pulse, launcher, (40 if role.stores else 4) * GRACE_SECONDS))
     return pulse
+
+
+def _step_back(niceness: int) -> None:
+    """Adds to the niceness of all threads that there are; later ones inherit it."""
+    level = os.nice(0) + niceness
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, int(thread), min(19, level))
 
 
 def end_on_sigterm() -> None:

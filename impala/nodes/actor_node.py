@@ -24,7 +24,7 @@ class ActorNode:
         from impala.learning.parameters import assign_weights
         from impala.learning.weights import Fetcher
 
-        self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index)
+        self._stop = processes.prepare(roles.ACTOR, run.member * config.actor.num_actors + index, config.actor.niceness)
         processes.set_tensorflow_threads(config.actor.num_tensorflow_threads)
         self._config, self._spec, self._index, self._environments = config, spec, index, []
         self._reports, self._incarnation = reports, processes.incarnation(run.incarnation)

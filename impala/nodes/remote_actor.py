@@ -24,7 +24,7 @@ class RemoteActorNode(abc.ABC):
     def __init__(self, config: Config, run: Run, index: int, *, learners):
         from impala.launching import processes, roles
 
-        self._stop = processes.prepare(roles.ACTOR, index)
+        self._stop = processes.prepare(roles.ACTOR, index, config.actor.niceness)
         self._config, self._index, self._learners = config, index, learners
         self._incarnation = processes.incarnation(run.incarnation)
 

@@ -261,8 +261,11 @@ def test_falls_back_to_an_older_checkpoint_and_never_starts_afresh_in_silence(fi
 
 
 def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path):
-    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED)
+    """Its actors step back for the learner, with all their threads, as `actor.niceness` says."""
+    process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, "--actor.niceness", 7)
     wait_until_it_trains(tmp_path / "run")
+    learner, actor = ({os.getpriority(os.PRIO_PROCESS, thread.id) for thread in node(process, name).threads()} for name in ("learner/0", "actor/0"))
+    assert learner == {os.nice(0)} and actor == {min(19, os.nice(0) + 7)}
     second = run(*CATCH, "--run", tmp_path / "run")  # the folder is in use
     assert second.returncode == 2 and "in use by process" in second.stderr
     press_ctrl_c(process)
