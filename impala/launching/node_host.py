@@ -27,6 +27,8 @@ from impala.launching.shared_memory import machine
 
 PREFIX = "impala-node-"
 _LOG_BYTES = 1_000_000  # of one answer; the rest follows
+_FILES = "impala's files"  # a fact of a host
+EDITED = ("commit", _FILES)  # facts of a host that change where its checkout is edited
 
 
 class Job(NamedTuple):
@@ -215,6 +217,7 @@ def _sweep() -> None:
 def facts(own_words: Sequence[tuple[str, str]], files: Sequence[Path] = ()) -> dict[str, str]:
     """Returns what must be the same on every host: packages, commit, the user's modules, (key, word), and `files`."""
     found = {"python": platform.python_version(), "commit": provenance.commit_and_edits()}
+    found[_FILES] = own.file_and_hash("impala").partition(" sha256:")[2] or "unknown"  # a wheel has no commit
     found |= provenance.versions((*PACKAGES, "ray"))
     for path in files:
         with contextlib.suppress(OSError):  # it is missing

@@ -16,13 +16,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from impala.config import ConfigError
 from impala.launching import addresses, beats, commands, ending, local, memory, node_host, ray_health, rpc, stopping
 from impala.launching.processes import EXIT_INTERRUPTED, EXIT_TRY_AGAIN, end_with_parent, first_line
+from impala.launching.restarts import Restarts, Verdict
 from impala.launching.roles import Role, Roles
 from impala.launching.shared_memory import machine
 
@@ -36,7 +39,8 @@ _REFUSED_SECONDS, _AVOIDED_SECONDS = 60.0, 600.0
 _SOON_SECONDS = 60.0  # a death sooner after a start is a reason to look for another place
 _FIRST_PLACED_SECONDS = 5.0  # for nodes that few places suit, before the others take room (`Nodes._place_all`)
 _HOST_LABEL = "ray.io/node-id"  # of every host
-_ADDRESS = "the address"  # a fact of a host: whether it is public
+_ADDRESS = "the address"  # a fact of a host: the first of its addresses that is public, or "private"
+_PRIVATE = "private"
 _EXPECTED_ADDRESS = "expected a private network, or cluster.trusted_network=true behind a firewall"
 _TELLING_SECONDS = 1.0  # until calls have left, before this process ends
 _END_SECONDS = 3.0  # for a host to end its node before its actor is killed, which ends both
@@ -102,8 +106,7 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and "
             "its token"
         ]) from None  # fmt: skip
-    ips = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
-    public = [ip for ip in ips if _is_public(ip)]
+    public = _public([*(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]), *_interfaces()])
     _Consent.may_be_public = is_trusted
     if public and not is_trusted:
         ray.shutdown()
@@ -149,16 +152,27 @@ def _silent_stderr():
 
 
 def _network_facts(ray) -> dict[str, str]:
-    """Returns facts of a host's address; on a loopback one, Reverb confuses processes of the same id, and crashes."""
+    """Returns facts of a host's addresses, of all its interfaces, since Reverb listens on all of them.
+
+    If the one that Ray uses is a loopback one, Reverb confuses processes of the same id, and crashes.
+    """
     ip = ray.util.get_node_ip_address()
-    facts = {_ADDRESS: "public" if _is_public(ip) else "private"}
+    facts = {_ADDRESS: next(iter(_public([ip, *_interfaces()])), _PRIVATE)}
     if ipaddress.ip_address(ip).is_loopback:
         facts["at a loopback address, the namespace of process ids"] = os.readlink("/proc/self/ns/pid")
     return facts
 
 
-def _is_public(ip: str) -> bool:
-    return ipaddress.ip_address(ip).is_global
+def _interfaces() -> list[str]:
+    """Returns the addresses of this host."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = [each for interface in psutil.net_if_addrs().values() for each in interface if each.family in families]
+    return [each.address.partition("%")[0] for each in found]
+
+
+def _public(ips: Iterable[str]) -> list[str]:
+    """Returns those addresses that the Internet may reach, each once."""
+    return [ip for ip in dict.fromkeys(ips) if ipaddress.ip_address(ip).is_global]
 
 
 class Interrupted(ConfigError):
@@ -432,8 +446,8 @@ class Nodes:
         host, theirs, _ = self._hosted[name].place
         found = node_host.differences(self._facts, theirs, [*self._placement.ignored, *ignored, _ADDRESS])
         lines = [f"{name} on {host}: {line}; expected the same on every host" for line in found[:5]]
-        if theirs.get(_ADDRESS) == "public" and not _Consent.may_be_public:
-            lines.insert(0, f"{name} on {host}: its address is public; {_EXPECTED_ADDRESS}")
+        if theirs.get(_ADDRESS, _PRIVATE) != _PRIVATE and not _Consent.may_be_public:
+            lines.insert(0, f"{name} on {host}: its address {theirs[_ADDRESS]} is public; {_EXPECTED_ADDRESS}")
         if lines:
             raise ConfigError(lines)
 
@@ -527,7 +541,7 @@ class Nodes:
     def _begin_late(self, name: str) -> None:
         """Starts a node that found its place after the program had begun."""
         try:
-            self._compare(name, ignored=("commit",))  # of a checkout that was edited since: the run goes on as it began
+            self._compare(name, ignored=node_host.EDITED)  # the run goes on as it began
         except ConfigError as error:
             self._avoid(self._hosted[name].place[2], error.lines[0])
             self._lose(name, EXIT_TRY_AGAIN, error.lines[0], says=[error.lines[0]])
@@ -569,6 +583,10 @@ class Nodes:
     def names(self) -> list[str]:
         """Returns the names of all nodes."""
         return list(self._commands)
+
+    def is_called(self, name: str) -> bool:
+        """Returns whether a node has an address at which others call it."""
+        return bool(self._commands[name].ports)
 
     def places(self) -> str:
         """Returns which nodes stand on which host, and how many wait for room."""
@@ -761,20 +779,41 @@ def launch(
     return nodes
 
 
-def wait(nodes: Nodes, should_stop: Callable[[], bool] = lambda: False) -> None:
+def wait(
+    nodes: Nodes, should_stop: Callable[[], bool] = lambda: False, restarts: Restarts | None = None
+) -> None:  # fmt: skip
     """Waits until all nodes have returned, one calls `lp.stop()` or it is time to stop; then ends them.
 
+    A node that fails, or whose host is lost, starts again where there is room, unless other nodes call it: it would
+    come back without what it held, and perhaps at another address.
+
+    Args:
+      restarts: decides on deaths; None: four in a row of a node, sixty in an hour of all.
+
     Raises:
-      RuntimeError: a node failed; all others are ended then.
+      RuntimeError: a node failed and does not return; all others are ended then.
     """
+    restarts = restarts or Restarts(max_in_a_row=4, max_per_hour=60)
     try:
         while not should_stop() and not nodes.wants_end:
             ended = nodes.ended()
-            if failed := [name for name, status in ended.items() if status]:
-                raise RuntimeError(f"{failed[0]} ended with status {ended[failed[0]]}; see {nodes.log(failed[0])}")
+            for name in [name for name, status in ended.items() if status]:
+                _bring_back(nodes, name, ended.pop(name), restarts)
+            nodes.start_due(lambda name: restarts.count)
             if len(ended) == len(nodes.names()):
                 break
             time.sleep(_POLL_SECONDS)
         nodes.stop()
     finally:
         nodes.kill()
+
+
+def _bring_back(nodes: Nodes, name: str, status: int, restarts: Restarts) -> None:
+    lost_host = nodes.node(name).facts.get("lost_host", False)
+    verdict = Verdict(None, "and others call it") if nodes.is_called(name) else restarts.decide(
+        name, lived_seconds=nodes.lived_seconds(name), now=time.monotonic(), lost_host=lost_host
+    )  # fmt: skip
+    if verdict.seconds is None:
+        reason = f", {verdict.reason}" if verdict.reason else ""
+        raise RuntimeError(f"{name} ended with status {status}{reason}; see {nodes.log(name)}")
+    nodes.start_again(name, verdict.seconds)

@@ -1,7 +1,7 @@
 """Where the nodes of a run stand on a cluster."""
 
 from impala.config import Config
-from impala.launching import ray_cluster, roles
+from impala.launching import node_host, ray_cluster, roles
 
 _SERVERS = (roles.SERVER.name, roles.SHARD.name)  # of parameters; they need what a learner needs
 
@@ -51,7 +51,7 @@ def placement_again(config: Config) -> ray_cluster.Placement:
     Hosts that were lost meanwhile need not be back for the run to go on, those that joined may be unfit, and the
     checkout may have been edited.
     """
-    again = dict(num_awaited=min(1, config.actor.num_actors), ignored=("commit",), avoids_unfit=True)
+    again = dict(num_awaited=min(1, config.actor.num_actors), ignored=node_host.EDITED, avoids_unfit=True)
     return placement(config)._replace(**again)
 
 

@@ -362,13 +362,13 @@ def test_so_is_a_host_that_cannot_even_make_a_node(launched):
 @pytest.mark.parametrize("may_be_public", [True, False])
 def test_a_host_with_a_public_address_that_joins_late_needs_consent_too(launched, monkeypatch, may_be_public):
     monkeypatch.setattr(ray_cluster._Consent, "may_be_public", may_be_public)
-    public = ("there", HERE[1] | {"the address": "public"}, "2")
+    public = ("there", HERE[1] | {"the address": "11.22.33.44"}, "2")
     fake, nodes = launched(None, num_awaited=0)
     nodes._hosted["actor/0"].described.value = public
     look(nodes)
     assert len(fake.jobs) == may_be_public
     assert may_be_public or nodes.node("actor/0").facts["says"] == [
-        "actor/0 on there: its address is public; expected a private network, or cluster.trusted_network=true "
+        "actor/0 on there: its address 11.22.33.44 is public; expected a private network, or cluster.trusted_network=true "
         "behind a firewall"
     ]
 

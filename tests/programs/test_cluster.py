@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from impala.launching import node_host, ports, ray_cluster
+from impala.launching.restarts import Restarts
 from impala.learning import checkpoints
 from tests.faults import certificates
 from tests.faults.hosts import cable, growing_cluster, head, ray_host
@@ -622,13 +624,14 @@ def test_with_tls_it_trains_and_who_shows_another_certificate_or_none_is_refused
 
 @pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0, reason="a network of one's own needs root")
-def test_a_public_address_needs_consent(tmp_path):
-    """In a network that nobody else sees, on an address of the open Internet."""
+@pytest.mark.parametrize("rays", ["11.22.33.44", "10.9.8.7"])
+def test_a_public_address_needs_consent(tmp_path, rays):
+    """In a network that nobody else sees, on an address of the open Internet, be it Ray's or another of the host."""
     script = f"""
-ip link set lo up && ip address add 11.22.33.44/32 dev lo && ip route add default dev lo src 11.22.33.44
+ip link set lo up && ip address add 11.22.33.44/32 dev lo && ip address add 10.9.8.7/32 dev lo && ip route add default dev lo src {rays}
 export RAY_AUTH_MODE=disabled
-run() {{ {sys.executable} -m impala {" ".join(CATCH)} --cluster 11.22.33.44:6399 --run {tmp_path}/run --total-frames 20000 "$@"; echo "status $?" >&2; }}
-{Path(sys.executable).parent}/ray start --head --port 6399 --node-ip-address 11.22.33.44 --num-cpus 4 --include-dashboard false
+run() {{ {sys.executable} -m impala {" ".join(CATCH)} --cluster {rays}:6399 --run {tmp_path}/run --total-frames 20000 "$@"; echo "status $?" >&2; }}
+{Path(sys.executable).parent}/ray start --head --port 6399 --node-ip-address {rays} --num-cpus 4 --include-dashboard false
 run; run --cluster.trusted-network true
 """
     command = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script]
@@ -756,17 +759,48 @@ def fail():
     raise RuntimeError("broken")
 
 
+class Broken:
+    def run(self):
+        fail()
+
+
 @pytest.mark.soak
-def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path):
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_node_that_fails_ends_such_a_program_by_name(cluster, connected, tmp_path, is_called):
+    """At once if others call it, else when it has failed as often as it may."""
     import launchpad as lp
 
     wait_for(lambda: not left(), 30, "those of the test before are gone")
     program = lp.Program("broken")
     program.add_node(lp.PyNode(time.sleep, 1e6), label="sleeper")
-    program.add_node(lp.PyNode(fail), label="broken")
-    with pytest.raises(RuntimeError, match="broken/0 ended with status 1; see .*logs/broken/0"):
-        ray_cluster.wait(ray_cluster.launch(program, tmp_path))
-    assert "RuntimeError: broken" in (tmp_path / "logs/broken/0").read_text()
+    program.add_node(lp.CourierNode(Broken) if is_called else lp.PyNode(fail), label="broken")
+    reason = "and others call it" if is_called else "broken/0 died 3 times in a row, the last time within 60 s of its start"
+    restarts = Restarts(max_in_a_row=2, max_per_hour=60)
+    with pytest.raises(RuntimeError, match=f"broken/0 ended with status 1, {reason}; see .*logs/broken/0"):
+        ray_cluster.wait(ray_cluster.launch(program, tmp_path), restarts=restarts)
+    said = (tmp_path / "logs/broken/0").read_text()
+    assert said.count("RuntimeError: broken\n") == (1 if is_called else 3), said
+    assert not left()
+
+
+def add_in_two_lives(parameters):
+    """Adds 1 and dies; the next life, which finds 1, adds more and is done."""
+    import launchpad as lp
+
+    if parameters.add(1) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("sum", parameters.add(10))
+    lp.stop()
+
+
+@pytest.mark.soak
+def test_a_node_of_such_a_program_that_dies_starts_again(cluster, connected, tmp_path):
+    import launchpad as lp
+
+    program = lp.Program("mortal")
+    parameters = program.add_node(lp.CourierNode(Parameters), label="server")
+    program.add_node(lp.PyNode(add_in_two_lives, parameters), label="worker")
+    assert "sum 12" in launched(program, tmp_path)["worker/0"]
     assert not left()
 
 

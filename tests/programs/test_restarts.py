@@ -333,7 +333,7 @@ def test_two_learners_return_together(catch, name, number):
     assert not victim.is_running()
     learns_on(folder)
     (row,) = restarts(folder)
-    assert noticed < (2 if number == signal.SIGKILL else 20) and time.monotonic() - began < 90, (noticed, row)
+    assert noticed < (2 if number == signal.SIGKILL else 20) and time.monotonic() - began < 60, (noticed, row)
     assert 0 <= int(row["lost_frames"]) < int(row["frames"])
     ends_in_order(process)
 
