@@ -12,7 +12,7 @@ import pytest
 
 from impala import config
 from impala.config import ConfigError
-from impala.launching import beats, commands, ending, node_host, ray_cluster, ray_health, roles
+from impala.launching import beats, commands, ending, node_host, ray_cluster, ray_health, restarts, roles
 from impala.nodes import placing
 from tests.programs.running import CATCH, end_of, press_ctrl_c, start
 
@@ -452,3 +452,14 @@ def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monke
     nodes.dump_stacks("actor/0")
     assert nodes.log("actor/0").read_bytes() == b"before\nold\nthe stacks\n"
     assert nodes._hosted["actor/0"].question is None
+
+
+@pytest.mark.parametrize("is_called, num_lives, reason", [(False, 3, "actor/0 died 3 times in a row, .*"), (True, 1, "and others call it")])
+def test_a_node_of_any_program_returns_a_few_times_unless_others_call_it(launched, monkeypatch, is_called, num_lives, reason):
+    monkeypatch.setattr(restarts, "_FIRST_SECONDS", 0.0)
+    fake, nodes = launched(HERE)
+    fake.exit_status = 1
+    monkeypatch.setattr(nodes, "is_called", lambda name: is_called)
+    with pytest.raises(RuntimeError, match=f"actor/0 ended with status 1, {reason}; see .*actor/0"):
+        ray_cluster.wait(nodes, restarts=restarts.Restarts(max_in_a_row=2, max_per_hour=60))
+    assert len(fake.jobs) == num_lives
