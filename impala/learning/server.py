@@ -244,7 +244,10 @@ class ParameterServer:
     def _judge(self, push: Push) -> Verdict:
         if self.is_done():
             return Verdict.ENDED
+        waiting = self._round[push.worker][0] if push.worker in self._round else push
         if (push.life, push.number) <= self._newest.get(push.worker, (-1, -1))[:2]:
+            return Verdict.REPEATED
+        if (push.life, push.number) < (waiting.life, waiting.number):  # late, of a life that has ended
             return Verdict.REPEATED
         # A sum of squares is not finite if an element is not, and takes a third of the time that a look at each takes.
         is_finite = push.is_finite and math.isfinite(sum(float(np.vdot(g, g)) for g in push.gradients))
@@ -253,7 +256,7 @@ class ParameterServer:
         if push.is_outlier:
             return Verdict.OUTLIER
         staleness = self.version - push.version
-        if push.version < self._least_version:
+        if push.version < self._least_version or staleness < 0:  # of parameters that are gone, or never were
             return Verdict.STALE
         most = 0 if self._rules.num_awaited else self._rules.max_staleness
         if most is not None and staleness > most:

@@ -207,14 +207,18 @@ def _memory(row: dict[str, Any]) -> str:
 
 def _gradients(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows about workers' gradients, [] without a parameter server."""
-    if row.get("staleness_mean") is None:
+    if row.get("accepted_gradients") is None:
         return []
-    mean, expected = _number(row["staleness_mean"], 2), _number(row["staleness_expected"], 0)
-    histogram = row.get("staleness_histogram") or ""
     refused = [_count(row, f"{verdict}_gradients") for verdict in ("stale", "outlier", "nonfinite", "repeated")]
+    staleness = []
+    if row.get("staleness_mean") is not None:  # else none was accepted since the last row
+        mean, expected = _number(row["staleness_mean"], 2), _number(row.get("staleness_expected"), 0)
+        staleness = [
+            ("staleness mean/expected/max", f"{mean} / {expected} / {row['staleness_max']} updates"),
+            (f"gradients of staleness 0 to {row['staleness_max']}", _bars(row.get("staleness_histogram") or "")),
+        ]
     return [
-        ("staleness mean/expected/max", f"{mean} / {expected} / {row['staleness_max']} updates"),
-        (f"gradients of staleness 0 to {row['staleness_max']}", _bars(histogram)),
+        *staleness,
         ("gradients accepted", _count(row, "accepted_gradients")),
         ("stale/outlier/not finite/repeated", " / ".join(refused)),
         *([("copies into the target network", _count(row, "target_copies"))] if row.get("target_copies") else []),

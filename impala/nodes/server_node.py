@@ -20,7 +20,7 @@ from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
 
 _LOOK_SECONDS = 0.1
-_CATCH_UP_SECONDS = 1.0  # how long a shard waits for what another one has received
+_CATCH_UP_SECONDS = 5.0  # how long a shard waits for what another one has received
 _LAST_SECONDS = 8.0  # for a shard's answer once the run is to end
 
 
@@ -299,7 +299,7 @@ class ServerNode(ShardNode):
         """Within the block all shards have applied the same gradients, and apply no others.
 
         A worker sends its gradient to all shards at once. Those that have not yet received what another has wait for
-        it, unless it was lost on the way because the worker died.
+        it for some seconds, unless it was lost on the way because the worker died.
         """
         if not self._others:
             with self.server.held():
@@ -314,7 +314,7 @@ class ServerNode(ShardNode):
                 expected = [(worker, *key) for worker, key in newest.items()]
                 pending = [other.futures.catch_up(expected) for other in self._others]
                 if not all([self.catch_up(expected), *self._answers(pending)]):
-                    logging.warning("a worker's gradient has reached only some of the shards: it died on the way")
+                    logging.warning("a gradient has reached only some of the shards: its worker died, or is very slow")
                 yield
             finally:
                 self.resume()

@@ -320,6 +320,9 @@ def test_the_line_says_how_old_what_is_learned_is():
     assert ("staleness mean/expected/max", "1.25 / 1 / 5 updates") in drawn
     assert ("gradients of staleness 0 to 5", "▁█▄  ▁") in drawn
     assert ("gradients accepted", "1,130") in drawn and ("stale/outlier/not finite/repeated", "3 / 0 / 1 / 2") in drawn
+    none_accepted = dict(staleness_mean=None, staleness_expected=None, staleness_max=None, staleness_histogram=None)
+    shown = dashboard._gradients(row | of_server | none_accepted)
+    assert [label for label, _ in shown] == ["gradients accepted", "stale/outlier/not finite/repeated"], "of that period"
     many = " ".join(f"{number}:{number}" for number in range(1, 49))
     assert len(dashboard._bars(many)) == 17 and dashboard._bars(many)[-2:] == "█▃", "three a bar, and the last one"
     assert dashboard._bars("") == "–"
