@@ -59,6 +59,9 @@ def own_retrace(*, q_tm1, q_t, a_tm1, r_t, discount_t, log_pi_tm1, log_pi_t, log
 def of_other_numbers(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
     return Targets(tf.cast(v_tm1, tf.float64), v_tm1)
 
+def never_finite(*, v_tm1, **others):
+    return Targets(v_tm1 - np.inf, v_tm1)
+
 def of_every_action(*, q_tm1, **others):
     return QTargets(q_tm1, q_tm1)
 
@@ -75,6 +78,18 @@ class Whole(Boards):
 class Failing(Boards):
     def __init__(self):
         raise RuntimeError("no such luck")
+
+class OfArrays(Boards):
+    def __call__(self, observation, is_first):
+        return super().__call__(tf.constant(observation.numpy()), is_first)
+
+class OfSix(Boards):
+    def __call__(self, observation, is_first):
+        return tf.reshape(super().__call__(observation, is_first), [6, -1])[: is_first.shape[0] * is_first.shape[1]]
+
+class MakesLayers(Boards):
+    def __call__(self, observation, is_first):
+        return tf.keras.layers.Dense(5)(super().__call__(observation, is_first))
 
 class Exiting(Boards):
     def __init__(self):
@@ -370,6 +385,10 @@ def tried_out_here(command, *, input, capture_output):
     (dict(network__torso="my_parts.all:Toso"), "network.torso: 'my_parts.all:Toso' cannot be imported: ImportError: my_parts.all has no Toso"),
     (dict(network__torso="my_parts.broken:x"), "ZeroDivisionError: division by zero"),
     (dict(network__torso="my_parts.all:Failing"), "fails when it is tried out: RuntimeError: no such luck"),
+    (dict(network__torso="my_parts.all:OfArrays"), "fails when it is tried out: AttributeError"),
+    (dict(network__torso="my_parts.all:OfSix"), "fails when it is tried out: InvalidArgumentError"),
+    (dict(network__torso="my_parts.all:MakesLayers"), "fails when it is tried out: ValueError"),
+    (dict(loss__correction="my_parts.all:never_finite"), "returns target_tm1 that is not finite where all that it is given is 1"),
     (dict(network__torso="my_parts.all:Exiting"), "network.torso: 'my_parts.all:Exiting' ended the process that tried them out, status 3"),
     (dict(network__torso="my_parts.all:Whole"), "returns float32 of shape (3, 2, 10, 5); expected a float32 tensor [6, F]"),
     (dict(network__torso="my_parts.all:number"), "network.torso: 'my_parts.all:number' is 5; expected a class or a function"),

@@ -308,6 +308,8 @@ class Monitor:
             lags = np.concatenate(self._lags) if self._lags else np.array([], int)
             tasks = self._tasks.write(updates=self.updates, wall_seconds=self.wall_seconds)
             row = self._row(memory, lags) | summary_columns(tasks) | counts | scheduled | {"queue_fill": queue_fill}
+            prefixes = [f"{column}/" for column in UNIT_COLUMNS]
+            units = {prefix + layer: x for prefix in prefixes for layer, x in self._units(prefix).items()}
             row["verdict"] = verdict(
                 learner_wait=row["learner_wait_fraction"],
                 actor_blocked=(row["actor_blocked_fraction"] or 0.0) + (row["actor_weights_fraction"] or 0.0),
@@ -317,7 +319,7 @@ class Monitor:
             self._metrics.write({name: row[name] for name in COLUMNS if name in row})  # an own agent may have others
             self._begin_period()
         by_task = {f"tasks/{task['environment']}/return_mean": task["return_mean"] for task in tasks if len(tasks) > 1}
-        self._tensorboard.write(row | by_task, lags)
+        self._tensorboard.write(row | by_task | units, lags)
         return row
 
     def _row(self, memory, lags):

@@ -67,9 +67,15 @@ class QValues(tf.Module):
         features, core_state, hidden = features_of(
             self._torso, self._core, observation, is_first, last_action, last_reward, core_state
         )
-        q = _through(self._advantage, features)
         if self._is_dueling:
-            q += _through(self._value, features) - tf.reduce_mean(q, axis=-1, keepdims=True)
+            streams = {"advantage": self._advantage, "value": self._value}
+            of_streams = {name: first(features) for name, (first, _) in streams.items()}
+            advantage, value = (streams[name][1](of_stream) for name, of_stream in of_streams.items())
+            q = advantage + (value - tf.reduce_mean(advantage, axis=-1, keepdims=True))
+            hidden = dict(hidden) | of_streams
+        else:
+            (layer,) = self._advantage
+            q = layer(features)
         return Outputs(tf.reshape(q, [n, -1, self._num_actions]), core_state, hidden)
 
     def numbers(self, outputs: Outputs) -> tuple[tf.Tensor]:
@@ -157,9 +163,3 @@ def with_heads(
 def _layer(units: int, gain: float, seed: int, activation: str | None):
     orthogonal = tf.keras.initializers.Orthogonal(gain, seed=seed)
     return tf.keras.layers.Dense(units, activation, kernel_initializer=orthogonal)
-
-
-def _through(stream: list, features: tf.Tensor) -> tf.Tensor:
-    for layer in stream:
-        features = layer(features)
-    return features

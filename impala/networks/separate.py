@@ -39,8 +39,9 @@ class Separate(tf.Module):
         parameters = self._policy(features)
         if self._deviation is not None:
             parameters = tf.concat([parameters, tf.zeros_like(parameters) + self._deviation], axis=-1)
-        features, _, _ = features_of(self._value_torso, None, observation, is_first, None, None, ())
+        features, _, of_value = features_of(self._value_torso, None, observation, is_first, None, None, ())
         value = self._value(features)
+        hidden = dict(hidden) | {f"value_{name}": activation for name, activation in dict(of_value).items()}
         return Outputs(
             tf.reshape(parameters, [n, -1, self._num_parameters]), tf.reshape(value, [n, -1]), hidden=hidden
         )  # fmt: skip

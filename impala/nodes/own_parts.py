@@ -107,14 +107,17 @@ def _torso(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
         torso = torsos.make(
             word, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=config.seed
         )
-        n, b, (shape, dtype) = 3, 2, spec.observation
-        found = torso(tf.zeros([n + spec.num_stacked - 1, b, *shape], dtype), tf.ones([n, b], tf.bool))
-        values = found.values if isinstance(found, Features) else found
-        expected = f"a float32 tensor [{n * b}, F] for {n} observations of {b} environments"
-        if not tf.is_tensor(values):
-            return f"returns {type(values).__name__}; expected {expected}"
-        if values.dtype != tf.float32 or values.shape.rank != 2 or values.shape[0] != n * b:
-            return f"returns {values.dtype.name} of shape {tuple(values.shape)}; expected {expected}"
+        shape, dtype = spec.observation
+        # As in a run: called once, then compiled, for a learner's batch and for an actor's.
+        for called in (torso, tf.function(torso, autograph=False)):
+            for n, b in ((3, 2), (1, 1)):
+                found = called(tf.zeros([n + spec.num_stacked - 1, b, *shape], dtype), tf.ones([n, b], tf.bool))
+                values = found.values if isinstance(found, Features) else found
+                expected = f"a float32 tensor [{n * b}, F] for {n} observations of {b} environments"
+                if not tf.is_tensor(values):
+                    return f"returns {type(values).__name__}; expected {expected}"
+                if values.dtype != tf.float32 or values.shape.rank != 2 or values.shape[0] != n * b:
+                    return f"returns {values.dtype.name} of shape {tuple(values.shape)}; expected {expected}"
         is_module = isinstance(torso, tf.Module)
         return None if is_module else f"makes a {type(torso).__name__}; expected a tf.Module, whose variables are found"
 
@@ -148,6 +151,8 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
                 return f"returns {name} of shape {tuple(array.shape)} for [T, B] = {shape}; expected the same"
             if array.dtype != tf.float32:
                 return f"returns {name} of {array.dtype.name}; expected float32"
+            if not tf.reduce_all(tf.math.is_finite(array)):
+                return f"returns {name} that is not finite where all that it is given is 1"
         return None
 
     return _imported(word, test)

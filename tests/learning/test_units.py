@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from impala import networks
 from impala.learning import units
+from impala.networks import q_values, separate
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 
 YES, NO = tf.constant(True), tf.constant(False)
@@ -52,3 +53,16 @@ def test_which_layers_a_torso_tells_of(torso, layers, spec):
     assert list(hidden) == layers
     for name, activation in dict(hidden).items():
         assert activation.shape[0] == n * b and float(tf.reduce_min(activation)) >= 0.0, name
+
+
+@pytest.mark.parametrize("torso, layers", [("shallow", ["conv_1", "conv_2", "dense"]), ("mlp", [])])
+def test_the_streams_of_a_dueling_network_and_a_torso_of_the_values_own_are_told_of_too(torso, layers):
+    shape = dict(shallow=ArraySpec((84, 84), np.uint8), mlp=ArraySpec((3,), np.float32))[torso]
+    spec = EnvironmentSpec("x", shape, Discrete(4), 4 if torso == "shallow" else 1)
+    how = dict(torso=torso, hidden_sizes=(16,), normalisation="plain", bfloat16=False, seed=0)
+    inputs = tf.ones([spec.num_stacked, 3, *shape.shape], shape.dtype), tf.ones([1, 3], tf.bool)
+    dueling = q_values.make(spec, is_dueling=True, **how)(*inputs)
+    assert list(dueling.hidden) == [*layers, "advantage", "value"] and dueling.hidden["value"].shape == (3, 512)
+    two = separate.make(spec, **how)(*inputs)
+    assert list(two.hidden) == [*layers, *(f"value_{layer}" for layer in layers)]
+    assert not list(q_values.make(spec, is_dueling=False, **how)(*inputs).hidden)[len(layers) :]

@@ -53,6 +53,9 @@ def test_a_maximum_is_the_largest_of_its_period_and_all_else_is_a_mean(tmp_path)
 
 
 def test_what_only_some_updates_measure_is_the_mean_of_those(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorflow import make_ndarray
+
     monitor = make_monitor(tmp_path)
     nan = float("nan")
     for update, (explained, silent) in enumerate([(0.5, 0.5), (nan, nan), (0.7, 0.25)], 8):
@@ -61,6 +64,10 @@ def test_what_only_some_updates_measure_is_the_mean_of_those(tmp_path):
     row = write_row(monitor)
     assert row["explained_variance"] == pytest.approx(0.6) and np.isnan(row["trace_length"])
     assert (row["silent_units"], row["dormant_units"]) == ("conv_1:0.38", "conv_1:1.00")
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    of_units = {tag: make_ndarray(events.Tensors(tag)[0].tensor_proto) for tag in events.Tags()["tensors"] if "_units" in tag}
+    assert of_units == {"silent_units/conv_1": 0.375, "dormant_units/conv_1": 1.0}
     monitor.add_update(11, UPDATE, chunks(7))
     assert write_row(monitor)["silent_units"] == "", "a network that tells of no hidden layer"
 
