@@ -54,7 +54,7 @@ def draw(output: Path) -> None:
         longest = max(float(rows[-1]["frames"]) / 1e6 for rows in runs_of(game).values())
         for agent in dict.fromkeys(row["agent"] for row in peers if row["game"] == game):
             points = [row for row in peers if (row["game"], row["agent"]) == (game, agent)]
-            points = [row for row in points if float(row["million_frames"]) <= 1.1 * longest] or points[:1]
+            points = [row for row in points if float(row["million_frames"]) <= max(1.1 * longest, 12.0)]
             x, y = ([float(row[key]) for row in points] for key in ("million_frames", "score"))
             low, high = ([float(row[key] or row["score"]) for row in points] for key in ("low", "high"))
             errors = [[b - a for a, b in zip(low, y)], [b - a for a, b in zip(y, high)]]
