@@ -4,6 +4,7 @@ from impala.config import Config
 from impala.launching import node_host, ray_cluster, roles
 
 _SERVERS = (roles.SERVER.name, roles.SHARD.name)  # of parameters; they need what a learner needs
+_LEARNER, _TABLE, _ALONE = roles.LEARNER.name, roles.TABLE.name, (roles.EVALUATOR.name, roles.SERVER.name)
 
 
 def placement(config: Config) -> ray_cluster.Placement:
@@ -17,22 +18,21 @@ def placement(config: Config) -> ray_cluster.Placement:
 
     def needs(name: str) -> ray_cluster.Needs:
         role = name.partition("/")[0]
-        role = "learner" if role in _SERVERS else role
+        role = _LEARNER if role in _SERVERS else role
         return ray_cluster.Needs(
             cpus=getattr(cluster, f"{role}_cpus"),
-            gpus=cluster.learner_gpus if role == "learner" else 0.0,
+            gpus=cluster.learner_gpus if role == _LEARNER else 0.0,
             memory_gb=getattr(cluster, f"{role}_memory_gb", 0.0),
         )
 
     def at_launcher(name: str) -> bool:
         role, _, index = name.partition("/")
-        is_alone = role in ("evaluator", roles.SERVER.name)
-        is_first = is_alone or role in ("learner", "table") and int(index) % num_learners == 0
+        is_first = role in _ALONE or role in (_LEARNER, _TABLE) and int(index) % num_learners == 0
         return is_first and not cluster.shared_folder
 
     def together(name: str) -> str | None:
         role, _, index = name.partition("/")
-        return f"learner/{index}" if role in ("learner", "table") else None
+        return f"{_LEARNER}/{index}" if role in (_LEARNER, _TABLE) else None
 
     def spreads(name: str) -> bool:
         return cluster.spread_actors or name.startswith(f"{roles.RELAY.name}/")
