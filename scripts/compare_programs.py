@@ -17,6 +17,7 @@ from impala import config as config_lib
 
 CONFIGURATIONS = {
     "IMPALA": "pong", "SEED RL, V-trace": "seed_pong", "GA3C": "ga3c_pong", "DQN": "dqn_pong", "Ape-X DQN": "apex_pong",
+    "SEED RL, R2D2": "r2d2_pong", "IMPALA, action values": "q_unrolls_pong",
     "A3C": "a3c_pong", "DPPO": "dppo_pong", "Gorila": "gorila_pong", "Ape-X DPG, on Pendulum": "apex_dpg_pendulum",
 }  # fmt: skip
 ROUNDS = 2

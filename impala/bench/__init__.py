@@ -197,7 +197,8 @@ def _print_exchange(exchange: dict, result: dict) -> None:
     print(f"an exchange of {exchange['bytes'] / 2e6:.1f} MB each way with the server takes "
           + ", ".join(f"{1e3 * exchange[name + '_p50']:.1f} ms (p99 {1e3 * exchange[name + '_p99']:.1f}) through {name}"
                       for name in parameter_server.TRANSPORTS)
-          + f"; {1e3 * exchange['apply_p50']:.1f} ms of it to apply the gradient; a pull takes "
+          + f"; {1e3 * exchange['apply_p50']:.1f} ms of it to apply the gradient, and one that is not applied "
+          f"{1e3 * exchange['refused_p50']:.1f} ms (p99 {1e3 * exchange['refused_p99']:.1f}); a pull takes "
           f"{1e3 * exchange['pull_p50']:.1f} ms (p99 {1e3 * exchange['pull_p99']:.1f}) over RPC")  # fmt: skip
     arithmetic, num_cores = result["applications"] * exchange["optimizer_cpu"], len(os.sched_getaffinity(0))
     print(f"{result['gradients']:,.0f} gradients/s come to it, which take "

@@ -10,6 +10,7 @@ from impala import config as config_lib
 from impala.bench.whole import lockstep_rate
 
 TRANSPORTS = ("shared_memory", "rpc")
+_REFUSED = 1  # the number of a call whose gradient is too old
 
 
 def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
@@ -17,7 +18,8 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
 
     In an exchange a gradient of all parameters goes to a server of one shard (a push), and the parameters come back. A
     `pull`, as when a worker joins, is of the parameters alone, over RPC. `apply` is the server's part: it checks the
-    gradient and applies it; `optimizer_cpu` is the CPU time of the optimizer's arithmetic in it.
+    gradient and applies it; `optimizer_cpu` is the CPU time of the optimizer's arithmetic in it. `refused` is an
+    exchange through shared memory whose gradient is checked and not applied: what crosses, both ways, and nothing else.
     """
     import numpy as np
 
@@ -39,11 +41,11 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
     )
     numbers, lock = iter(range(10**12)), threading.Lock()
 
-    def push(_name, _call, *gradients):
+    def push(_name, call, *gradients):
         gradients = gradients[0] if len(gradients) == 1 else gradients
         with lock:
             number = next(numbers)
-        server.push(Push(0, 0, number, server.version, gradients, 0))
+        server.push(Push(0, 0, number, -1 if call == _REFUSED else server.version, gradients, 0))
         return server.read()[2]
 
     gradients = [np.full_like(array, 1e-6) for array in arrays]
@@ -54,8 +56,8 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
     memory = shared_memory.Server(address, push)
     caller = shared_memory.Caller(address, (0,), arguments=fields, results=fields)
 
-    def through_memory():
-        pending = caller(0, *gradients)
+    def through_memory(call=0):
+        pending = caller(call, *gradients)
         while not pending.wait(1.0):
             pass
         return pending.result()
@@ -68,6 +70,7 @@ def measure(config: config_lib.Config, seconds: float) -> dict[str, float]:
     calls = {
         "apply": lambda: server.push(Push(0, 0, next(numbers), 0, gradients, 0)), "shared_memory": through_memory,
         "rpc": lambda: client.push((0,), 0, *gradients), "pull": client.read,
+        "refused": lambda: through_memory(_REFUSED),
     }  # fmt: skip
     result |= _quantiles(calls, 3 * seconds / 4)
     caller.close()

@@ -179,6 +179,7 @@ def test_an_exchange_with_a_parameter_server(alone):
     for name in ("apply", "pull", *parameter_server.TRANSPORTS):
         assert 0 < exchange[f"{name}_p50"] <= exchange[f"{name}_p99"]
     assert 0 < exchange["optimizer_cpu"] < 0.1
+    assert exchange["refused_p50"] < exchange["shared_memory_p50"]
     assert exchange["apply_p50"] < exchange["rpc_p50"] and exchange["pull_p50"] < exchange["rpc_p50"]
 
 
