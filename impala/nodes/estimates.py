@@ -5,7 +5,8 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
     processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
     environments   1 MB each, and two chunks: one that is written, one that waits for the table
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
-    weights        float32; six times in a learner (gradients, the optimizer's two slots, copies), twice in an actor
+    weights        float32; six times in a learner or a server's shard (gradients, the optimizer's two slots, copies),
+                   four times more for each further optimizer of a server, twice in an actor, five times in a worker
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from impala.config import Config, ConfigError, flatten
 from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num_bytes
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
-_LEARNER_COPIES, _ACTOR_COPIES = 6, 2
+_LEARNER_COPIES, _OPTIMIZER_COPIES, _ACTOR_COPIES, _WORKER_COPIES = 6, 4, 2, 5
 _WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
@@ -159,13 +160,15 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     chunk_mb = num_bytes(agents.of(config).make_chunk_spec(config, spec)) / 1e6
     has_weights = config.has_use_for("actor.num_tensorflow_threads")  # in the actors
     is_central = config.has_central_inference
-    num_learners, num_actors = members * learner.num_learners, members * actor.num_actors
+    has_server, num_actors = config.has_parameter_server, members * actor.num_actors
+    num_learners = members * (config.server.num_shards if has_server else learner.num_learners)
     num_tables = 0 if is_central and not config.replays_alone else learner.num_learners
     num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1
     of_actors = num_actors * (_TENSORFLOW_MB * has_weights + _STEPPER_MB * is_central)
     num_relays = members * actor.num_relays
     of_processes = ("actor.num_actors", "learner.num_learners", "population.size")
     of_processes += ("actor.num_relays",) if num_relays else ()
+    of_processes += ("server.num_shards",) if has_server else ()
     yield Part(
         "processes", _TENSORFLOW_MB * (num_learners + num_others) + of_actors + _STEPPER_MB * num_relays,
         of_processes,
@@ -188,12 +191,16 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     if is_central:  # batches of inference
         num_at_once += learner.num_learners * config.inference.max_environments
     batches_mb = learner.batch_size * chunk_mb * (2 + config.num_prefetched_batches)
+    num_trained = num_actors if has_server else members  # each of a batch; several learners share theirs
     yield Part(
-        "batches", members * (batches_mb + num_at_once * num_kept * 4 / 1e6),
+        "batches", num_trained * (batches_mb + num_at_once * num_kept * 4 / 1e6),
         ("learner.batch_size", "learner.num_prefetched_batches", "inference.max_environments", "population.size",
-         *lengths, *sizes),
+         *(("actor.num_actors",) if has_server else ()), *lengths, *sizes),
     )  # fmt: skip
     copies = _LEARNER_COPIES * num_learners + _ACTOR_COPIES * (num_actors * has_weights + num_others + num_relays)
+    if has_server:
+        copies += (_WORKER_COPIES - _ACTOR_COPIES) * num_actors
+        copies += 0 if config.server.shared_optimizer else _OPTIMIZER_COPIES * (num_actors - members)
     yield Part(
         "weights", copies * sum(one.parameters for one in network) * 4 / 1e6,
         (*sizes, *of_processes),

@@ -56,6 +56,20 @@ def test_every_bundle_of_gorilas_has_a_replay_of_its_own_unless_they_share_one()
     assert mb["gorila", False] == pytest.approx(3 * mb["dqn", False]) == 3 * mb["gorila", True] and mb["dqn", False] > 0
 
 
+def test_workers_of_a_parameter_server_and_its_shards_count_each():
+    def mb(**overrides):
+        made = build(PONG, program="a3c", network__torso="nature", actor__num_environments=8, learner__batch_size=8, **overrides)
+        return {part.what: part.mb for part in estimates._parts(made, PONG)}
+
+    one, three, sharded = mb(actor__num_actors=1), mb(actor__num_actors=3), mb(actor__num_actors=1, server__num_shards=3)
+    apart = mb(actor__num_actors=3, server__shared_optimizer=False)
+    assert three["batches"] == pytest.approx(3 * one["batches"]) and sharded["batches"] == one["batches"]
+    assert sharded["processes"] - one["processes"] == 2 * 400.0
+    weights_mb = 4e-6 * sum(layer.parameters for layer in estimates.layers(build(PONG, network__torso="nature"), PONG))
+    assert three["weights"] - one["weights"] == pytest.approx(2 * 5 * weights_mb)
+    assert apart["weights"] - three["weights"] == pytest.approx(2 * 4 * weights_mb)
+
+
 @pytest.mark.parametrize("key, value, what", [
     ("actor.num_actors", 1000, "processes"),
     ("learner.num_learners", 32, "processes"),
