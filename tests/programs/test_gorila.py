@@ -275,6 +275,21 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
     assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected fewer than --updates" in again.stderr
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("keys", [[], ["--server.num-shards", 2, "--server.shared-optimizer", "false"]])
+def test_a_run_that_was_rolled_back_trains_on(tmp_path, keys):
+    """From the update that was said, with θ⁻ and each worker's optimizer as they were then."""
+    command = [*GORILA, "--run", tmp_path / "run", "--checkpoint-period-seconds", 1, "--target-return", 2, *keys]
+    assert run(*command, "--total-frames", 8_000).returncode == 0
+    numbers = sorted(int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit())
+    assert run("rollback", tmp_path / "run", "--updates", 1).returncode == 0
+    result = run(*command, "--total-frames", 12_000)
+    assert result.returncode == 0 and f": update {numbers[-2]:,}, " in result.stdout, result.stdout + result.stderr
+    last = rows(tmp_path / "run")[-1]
+    assert int(last["updates"]) > numbers[-1] and last["nonfinite_gradients"] == "0"
+    assert int(last["target_copies"]) == int(last["updates"]) // config_lib.load("configs/gorila_catch.yaml").agent.target_period
+
+
 def test_with_one_table_for_all_each_bundle_draws_what_both_have_played(tmp_path):
     import reverb
 
