@@ -131,9 +131,10 @@ class PriorityWriter:
                 for key in some:
                     del self._waiting[key]
             self._send({key: priority for key, (priority, _, _) in some.items()})
+            _, came, drawn = zip(*some.values())
             with self._changed:
                 now = time.monotonic()
-                self._seconds.append(tuple(now - min(times) for times in zip(*(times for _, *times in some.values()))))
+                self._seconds.append((now - min(came), now - min(drawn)))
 
     def _send(self, priorities: Mapping[int, float]) -> None:
         while True:
