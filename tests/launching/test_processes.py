@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from impala.launching import beats, processes
+from tests.programs.running import alive
 
 
 def run_node(code, stdin=None, **environment):
@@ -137,10 +138,10 @@ print(child.pid, flush=True)
 time.sleep(60)
 """
     launcher = run_node(code, SAVED=str(tmp_path / "saved"))
-    pid = int(launcher.stdout.readline())
+    node = psutil.Process(int(launcher.stdout.readline()))
     launcher.kill()
     deadline = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while alive([node]):
         assert time.monotonic() < deadline, "it outlives its launcher"
         time.sleep(0.05)
     launcher.communicate()

@@ -195,7 +195,18 @@ def ends_in_order(process):
 
 def node(process, name):
     """Returns the node's process; its name is what the node called itself."""
-    return next(child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == name)
+    children = psutil.Process(process.pid).children(recursive=True)
+    return next(child for child_name, child in alive(children) if child_name == name)
+
+
+def alive(processes):
+    """Returns name and process of each that runs; one that ended, also between two looks at it, is left out."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process.name(), process))
+    return found
 
 
 def survivors(process):

@@ -26,6 +26,7 @@ from tests.programs.running import (
     PACED,
     ROOT,
     START_SECONDS,
+    alive,
     end_of,
     ends_in_order,
     learns_on,
@@ -428,7 +429,7 @@ def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can
         wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
         saved = checkpoints.read_state(folder / "checkpoints")["updates"]
         family = psutil.Process((mine if dies == "raylet" else host).pid).children(recursive=True)
-        (victim,) = [each for each in family if each.name() == dies]
+        (victim,) = [each for name, each in alive(family) if name == dies]
         victim.kill()
         began = time.monotonic()
         output, errors = process.communicate(timeout=180)
@@ -452,7 +453,7 @@ def test_when_ray_ends_while_the_command_waits_for_room_it_says_so_and_ends_with
         wait_for(lambda: reachable(address), 60, "the head listens")
         process = start(*CATCH, "--cluster", address, "--run", tmp_path / "run", "--cluster.wait-seconds", 300)
         time.sleep(25)
-        (raylet,) = [each for each in psutil.Process(host.pid).children(recursive=True) if each.name() == "raylet"]
+        (raylet,) = [each for name, each in alive(psutil.Process(host.pid).children(recursive=True)) if name == "raylet"]
         raylet.kill()
         began = time.monotonic()
         _, errors = process.communicate(timeout=60)

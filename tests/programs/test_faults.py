@@ -28,6 +28,7 @@ from tests.programs.running import (
     ROOT,
     START_SECONDS,
     WATCHED,
+    alive,
     end_of,
     ends_in_order,
     learns_on,
@@ -198,7 +199,7 @@ def stands_still(folder):
 def node_runs(process, name):
     with contextlib.suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children(recursive=True)
-        return name in [child.name() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return name in dict(alive(children))
 
 
 @pytest.mark.soak

@@ -23,6 +23,7 @@ from tests.programs.running import (
     ROOT,
     START_SECONDS,
     WATCHED,
+    alive,
     end_of,
     ends_in_order,
     learns_on,
@@ -231,7 +232,7 @@ def test_a_node_that_waits_for_another_hears_that_it_is_to_end(catch, frozen, wa
     time.sleep(3.0)
     began = time.monotonic()
     victim.terminate()
-    wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, 30, "its end")
+    wait_for(lambda: not alive([victim]), 30, "its end")
     assert time.monotonic() - began < 5
     wait_for(lambda: restarts(folder), 30, "that is noticed")
     with contextlib.suppress(psutil.NoSuchProcess):  # with the learner all begin again
