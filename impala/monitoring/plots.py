@@ -20,6 +20,10 @@ _PANELS = (
     ("priority_p95", "priority, 95th percentile"),
     ("priority_max", "priority, largest"),
     ("rho_clipped_fraction", "fraction of ρ > ρ̄"),
+    ("policy_clipped_fraction", "fraction of steps without a policy gradient"),
+    ("penalty", "weight of the KL penalty, β"),
+    ("stale_gradients", "stale gradients, refused"),
+    ("outlier_gradients", "outlier gradients, refused"),
     ("frames_per_second", "frames / s"),
     ("rss_mb", "resident memory, MB"),
 )
@@ -30,9 +34,9 @@ _EVOLVING = ("learning_rate", "entropy_cost", "epsilon")
 def draw(folders: Sequence[Path], output: Path) -> Path:
     """Draws the curves of runs over frames and writes `output`.
 
-    Return, lag, entropy and whatever else of `_PANELS` a run's metrics hold; then the return of each task, if there are
-    several, and the hyper-parameters that evolve, if the runs are a population: a cross marks where a member copied
-    another.
+    Return, lag, entropy and whatever else of `_PANELS` a run's metrics hold and is not 0 throughout; then the return of
+    each task, if there are several, and the hyper-parameters that evolve, if the runs are a population: a cross marks
+    where a member copied another.
     """
     import matplotlib
 
@@ -43,8 +47,8 @@ def draw(folders: Sequence[Path], output: Path) -> Path:
     metrics, tasks, evolutions = (
         [read_csv(folder / name) for folder in folders] for name in ("metrics.csv", "tasks.csv", "population.csv")
     )
-    has = {column for rows in metrics for row in rows for column, value in row.items() if value} | {"return_mean"}
-    panels = [(label, metrics, column, None) for column, label in _PANELS if column in has]
+    has = {column for rows in metrics for row in rows for column, value in row.items() if value and value != "0"}
+    panels = [(label, metrics, column, None) for column, label in _PANELS if column in has | {"return_mean"}]
     environments = dict.fromkeys(row["environment"] for rows in tasks for row in rows)
     panels += [(f"return, {name}", tasks, "return_mean", name) for name in environments]
     evolving = [name for name in _EVOLVING if any(name in row for rows in evolutions for row in rows)]

@@ -74,12 +74,16 @@ def test_a_run_that_replays_shows_its_table_and_its_priorities(tmp_path, drawn):
     assert {*columns} & {*drawn} == {"transitions in replay", "samples per insert"}
 
 
-def test_a_run_with_a_parameter_server_shows_its_staleness(tmp_path, drawn):
-    rows = [METRICS | dict(frames=frames, lag_mean="", staleness_mean=mean) for frames, mean in ((1e6, 1.0), (2e6, 0.9))]
+def test_a_run_with_a_parameter_server_shows_its_staleness_its_penalty_and_what_it_refused(tmp_path, drawn):
+    of_server = dict(lag_mean="", penalty=0.5, stale_gradients=0, outlier_gradients=0)
+    rows = [METRICS | of_server | dict(frames=frames, staleness_mean=mean) for frames, mean in ((1e6, 1.0), (2e6, 0.9))]
+    rows[1]["outlier_gradients"] = 3
     write(tmp_path / "run" / "metrics.csv", rows)
     plots.draw([tmp_path / "run"], tmp_path / "curves.png")
     (label,) = [label for label in drawn if "staleness" in label]
     assert drawn[label] == [([1.0, 2.0], [1.0, 0.9])] and not [label for label in drawn if "lag" in label]
+    assert drawn["weight of the KL penalty, β"][0][1] == [0.5, 0.5]
+    assert [label for label in drawn if "refused" in label] == ["outlier gradients, refused"], "none was stale"
 
 
 def test_an_episode_whose_score_is_no_number_is_left_out(tmp_path, drawn):
