@@ -6,7 +6,8 @@
 
 Without a barrier each gradient is applied as it arrives (A3C, Mnih et al. 2016; Gorila, Nair et al. 2015). A3C's
 threads write into shared memory without locks; here one gradient is applied after the other, which differs in that no
-parameter is read half written. With a barrier the gradients of all workers make one update (A2C).
+parameter is read half written. With a barrier the gradients of all workers, or of all but the slowest, make one update
+(A2C, DPPO).
 
 A server may be one of several *shards*, each of which holds some of the tensors and applies its part of every
 gradient.
@@ -183,6 +184,8 @@ class ParameterServer:
         """Takes over everything but version and frames; the version rises, and gradients of those before are stale."""
         with self._changed:
             self.version += 1
+            for push, _, _ in self._round.values():
+                self._note_judged(push)
             restore(state, self._variables, self._optimizers)
             self.statistics, self._target = np.asarray(state.statistics), list(state.target)
             self.num_replaced += 1

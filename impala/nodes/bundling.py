@@ -15,8 +15,8 @@ from impala.types import EnvironmentSpec, Origin, map_fields, zeros
 class Bundle(BaseWorker):
     """A worker with a replay of its own, in memory, or with one that all workers share.
 
-    Once it has added its share of `replay.min_size` windows, it draws `replay.samples_per_insert` windows for each one
-    that it adds.
+    Once it has added its replay's `num_first` windows, it draws `replay.samples_per_insert` windows for each one that
+    it adds.
 
     Args:
       replay: its `TableReplay`, if all workers share a table; None: a replay of its own.
@@ -33,7 +33,6 @@ class Bundle(BaseWorker):
         self._num_steps = self._num_drawn = 0  # steps since the last accepted gradient; batches drawn
         self._target = -1  # number of the θ⁻ in use
         self._replay = replay or MemoryReplay(config, spec, _generator(config, index, incarnation))
-        self._first = config.replay.min_size / (actor.num_actors if replay else 1)
         loops = []
         for lane in range(actor.num_lanes):
             self.lanes.append(self._make_lane(lane))
@@ -48,7 +47,7 @@ class Bundle(BaseWorker):
         config, agent = self._config, agents.of(self._config)
         n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, self.index, lane)
         environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
-        self._closing.append(environment.close)
+        self._environments.append(environment)
         origin = Origin(config.seed, self.index, lane * n, self._incarnation, 0)
         behaviour = agent.make_behaviour(config, self._spec, explore=self.epsilon)
         policy = policies.make(
@@ -69,7 +68,7 @@ class Bundle(BaseWorker):
 
     def batch(self):
         """Returns windows from the replay if it is time to learn from some, else None."""
-        num_due = (self._replay.num_inserted - self._first) * self._config.replay.samples_per_insert
+        num_due = (self._replay.num_inserted - self._replay.num_first) * self._config.replay.samples_per_insert
         if num_due < self._num_drawn * self._config.learner.batch_size:
             return None
         if (batch := self._replay.draw()) is not None:
@@ -116,13 +115,16 @@ class Bundle(BaseWorker):
 
 
 class MemoryReplay:
-    """A worker's own replay."""
+    """A worker's own replay.
+
+    `num_first` windows are added before any is drawn.
+    """
 
     def __init__(self, config: Config, spec: EnvironmentSpec, random: np.random.Generator):
         from impala.replay.memory import MemoryWindows
         from impala.replay.windows import lengths
 
-        self._random, self._batch_size = random, config.learner.batch_size
+        self._random, self._batch_size, self.num_first = random, config.learner.batch_size, config.replay.min_size
         self._windows = MemoryWindows(
             config.replay.size, config.actor.num_environments,
             lengths=lengths(agents.of(config).make_chunk_spec(config, spec)),
@@ -147,6 +149,8 @@ class MemoryReplay:
 class TableReplay:
     """One worker's access to a table that all workers fill and draw from.
 
+    `num_first` is the worker's share of the windows without which the table gives none; 0 if it holds them already.
+
     Args:
       place: the worker's, as if it were a learner.
       table: `reverb.Client` of the table's server.
@@ -157,9 +161,10 @@ class TableReplay:
     def __init__(self, place: Place, table):
         from impala.nodes import replaying
 
-        self._place, self._table = place, table
-        replaying.wait_for(table, place.stop)
-        self._source, self.num_inserted = replaying.from_replay(place, table), 0
+        self._place, self._table, min_size = place, table, place.config.replay.min_size
+        is_filled = replaying.wait_for(table, place.stop).current_size >= min_size
+        self.num_first = 0 if is_filled else min_size / place.config.actor.num_actors
+        self._source, self.num_inserted, self._patience = replaying.from_replay(place, table), 0, 0.0
 
     def lane(self, first: int):
         """See `MemoryReplay`."""
@@ -177,7 +182,10 @@ class TableReplay:
 
     def draw(self):
         """See `MemoryReplay`."""
-        return self._source.get(self._DRAW_SECONDS)
+        batch = self._source.get(self._patience)
+        if batch is not None:  # until then other workers may have to fill the table, and this one plays on
+            self._patience = self._DRAW_SECONDS
+        return batch
 
 
 class _Counted:

@@ -131,7 +131,8 @@ class Exchange:
         """Brings all shards of a barrier to one update.
 
         The last gradient of the worker's earlier life may have reached some shards only: the others wait for it in a
-        round that is over elsewhere. One that is not finite takes its place there, so that they go on without it.
+        round that is over elsewhere. One that is not finite takes its place there, so that they go on without it. The
+        shards that are ahead refuse it at once, by its version: all shards have then heard of the same gradients.
 
         Args:
           join: takes over the parameters again, and returns their versions.
@@ -142,9 +143,9 @@ class Exchange:
             self._number += 1
             pending = []
             for request, shard, version in zip(self._requests, self._shards, self.versions):
-                if version < max(self.versions):
-                    _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
-                    pending.append(request(self._number, np.array([version, 0, 0], np.int64), *arrays))
+                head = np.array([version if version < max(self.versions) else -1, 0, 0], np.int64)
+                _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
+                pending.append(request(self._number, head, *arrays))
             for one in pending:
                 remote.result_of(one, self._should_stop)
             self.versions = join()

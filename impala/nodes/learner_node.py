@@ -11,6 +11,7 @@ from impala.launching import processes, roles
 from impala.nodes import feeding, learner_group, population
 from impala.nodes.head import Follower, Head
 from impala.nodes.run import Run
+from impala.nodes.saving import save_after_failure
 from impala.nodes.side_jobs import PeriodicJob, Profiler, Recorder
 from impala.types import Chunk, EnvironmentSpec
 
@@ -192,13 +193,8 @@ class LearnerNode:
         try:
             status, words = self._train_until_the_end()
         except BaseException:
-            logging.exception("learning failed; writing what the last whole update left")
             self.is_over = True
-            try:
-                if self.head.has_trained:
-                    self.head.save()
-            except Exception:
-                logging.exception("that could not be saved either")
+            save_after_failure(self.head)
             raise
         self.is_over = True
         self.stop.doing = "saving"  # until the end: the launcher waits for a slow disk

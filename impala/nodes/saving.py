@@ -72,6 +72,16 @@ class Saver:
         )  # fmt: skip
 
 
+def save_after_failure(head) -> None:
+    """Writes what the last whole update left, if anything was trained; called where an exception is handled."""
+    logging.exception("learning failed; writing what the last whole update left")
+    try:
+        if head.has_trained:
+            head.save()
+    except Exception:
+        logging.exception("that could not be saved either")
+
+
 def _reason(error: Exception) -> str:
     """Returns in a few words what went wrong, from an OSError or an error of TensorFlow's."""
     words = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)

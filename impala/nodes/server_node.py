@@ -17,6 +17,7 @@ from impala.config import Config
 from impala.nodes import exchanging, population, working
 from impala.nodes.head import Head
 from impala.nodes.run import Run
+from impala.nodes.saving import save_after_failure
 from impala.types import EnvironmentSpec
 
 _LOOK_SECONDS = 0.1
@@ -222,6 +223,7 @@ class ServerNode(ShardNode):
             )
         self._others, self._logged, self._one_moment = others, time.monotonic(), threading.Lock()
         self._num_refused = 0  # stale gradients, when staleness was last told
+        self._lost: dict[int, tuple[int, int]] = {}  # by worker: a gradient that some shards waited for in vain
         num_optimizers = working.rules_of(config).num_optimizers
         self._optimizers = [shared.make_optimizer(config, self._parameters) for _ in range(num_optimizers)]
         self._target = list(getattr(self.network, "target_variables", ()))
@@ -299,7 +301,7 @@ class ServerNode(ShardNode):
         """Within the block all shards have applied the same gradients, and apply no others.
 
         A worker sends its gradient to all shards at once. Those that have not yet received what another has wait for
-        it for some seconds, unless it was lost on the way because the worker died.
+        it for some seconds, once: a gradient whose worker died while it was sent may never reach them.
         """
         if not self._others:
             with self.server.held():
@@ -311,10 +313,12 @@ class ServerNode(ShardNode):
                 newest: dict[int, tuple[int, int]] = {}
                 for worker, *key in itertools.chain(*shards):
                     newest[worker] = max(newest.get(worker, (-1, -1)), tuple(key))
-                expected = [(worker, *key) for worker, key in newest.items()]
+                expected = [(worker, *key) for worker, key in newest.items() if self._lost.get(worker) != key]
                 pending = [other.futures.catch_up(expected) for other in self._others]
                 if not all([self.catch_up(expected), *self._answers(pending)]):
                     logging.warning("a gradient has reached only some of the shards: its worker died, or is very slow")
+                    common = set.intersection(*({(worker, *key) for worker, *key in shard} for shard in shards))
+                    self._lost |= {worker: key for worker, key in newest.items() if (worker, *key) not in common}
                 yield
             finally:
                 self.resume()
@@ -358,6 +362,7 @@ class ServerNode(ShardNode):
 
     def run(self) -> None:
         from impala.launching import processes
+        from impala.launching.rpc.status import StatusNotOk
 
         self.head.begin()
         processes.begin(self.stop)
@@ -380,9 +385,12 @@ class ServerNode(ShardNode):
                 self.end()
             self.stop.doing = "saving"
             status, words = self.head.end(0, "", self._log)
-        except Exception as error:
-            logging.exception("the parameter server failed")
+        except (TimeoutError, StatusNotOk) as error:  # another shard was lost: there is no whole to save
+            logging.exception("a shard is lost")
             status, words = processes.EXIT_TRY_AGAIN, f"the parameter server failed: {error}"
+        except BaseException:
+            save_after_failure(self.head)
+            raise
         processes.finish(status, words)
 
     def _vary_all(self) -> None:
@@ -422,7 +430,7 @@ class ServerNode(ShardNode):
         histogram = " ".join(f"{updates}:{counts[updates]}" for updates in sorted(counts))
         expected = 0 if self._config.server.barrier else self._config.actor.num_actors - 1
         if expected and self._num_refused > num_refused:
-            expected = None  # of W − 1 is the mean of all, not of those that were not refused
+            expected = None  # W − 1 is the mean of all gradients, refused ones included
         return dict(
             staleness_mean=mean, staleness_expected=expected, staleness_max=max(counts), staleness_histogram=histogram
         )

@@ -9,6 +9,7 @@ from impala import agents
 from impala.agents import shared
 from impala.config import Config
 from impala.nodes import exchanging, population
+from impala.nodes.closing import close_all
 from impala.nodes.parts import lane_seed, make_actor, make_environment
 from impala.types import Chunk, EnvironmentSpec, Episode, Origin, zeros
 
@@ -45,7 +46,7 @@ class BaseWorker:
         self.version = self._frames = 0  # of the parameters
         self._newest_target, self._num_replaced = 0, 0
         self._factors = dict.fromkeys(population.evolving(config), 1.0)
-        self.lanes, self._closing, self._steps = [], [], iter(())
+        self.lanes, self._environments, self._steps = [], [], iter(())
 
     @property
     def facts(self) -> exchanging.Facts:
@@ -120,8 +121,7 @@ class BaseWorker:
 
     def close(self) -> None:
         """Closes the environments."""
-        for close in self._closing:
-            close()
+        close_all(self._environments)
 
     def _scheduled(self) -> dict[str, float]:
         """Returns those hyper-parameters that are the loss's; the others are the server's."""
@@ -151,7 +151,7 @@ class Worker(BaseWorker):
                 sync_weights=lambda: self.version,
             ))  # fmt: skip
             loops.append(self.lanes[-1].steps(seed))
-            self._closing.append(environment.close)
+            self._environments.append(environment)
         self._steps = actors.interleave(loops)
         make_batches = functools.partial(shared.make_batches, config, self.network, spec, index, incarnation)
         self._batches, self._to_come, self._place = make_batches(), None, 0  # batches of the iteration under way

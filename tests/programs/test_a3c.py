@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,7 +99,10 @@ def test_a_gradient_is_the_sum_over_its_steps():
     assert max(np.abs(gradient).max() for gradient in once) > 1e-3
     for one, two in zip(once, doubled):
         np.testing.assert_allclose(two, 2 * one, rtol=1e-4, atol=1e-5)
+    closed = []
+    worker._environments = [SimpleNamespace(close=lambda: 1 / 0), *worker._environments, SimpleNamespace(close=lambda: closed.append(1))]
     worker.close()
+    assert closed, "whatever another one raises"
 
 
 def test_behind_a_terminal_the_return_is_0_as_in_the_papers_algorithm():

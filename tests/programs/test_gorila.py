@@ -307,6 +307,10 @@ def test_with_one_table_for_all_each_bundle_draws_what_both_have_played(tmp_path
         place = Place(made, spec, run_, index, stop, "/cpu:0", lambda: 10**9)
         bundles.append(workers.make(made, spec, index, replay=TableReplay(place, server.localhost_client())))
         bundles[-1].assign(0, 0, [v.numpy() for v in bundles[-1].variables], None)
+    while bundles[0]._replay.num_inserted <= bundles[0]._replay.num_first == made.replay.min_size / 2:
+        bundles[0].act()
+    began = time.monotonic()
+    assert [bundles[0].batch() for _ in range(10)] == 10 * [None] and time.monotonic() - began < 1, "it waited for the other one"
     drawn, deadline = ([], []), time.monotonic() + 60
     while min(map(len, drawn)) < 5:
         assert time.monotonic() < deadline
@@ -317,6 +321,7 @@ def test_with_one_table_for_all_each_bundle_draws_what_both_have_played(tmp_path
                 batches.append(batch.origin.numpy()[:, Origin._fields.index("actor")])
     assert all({*np.concatenate(batches).tolist()} == {0, 1} for batches in drawn)
     assert min(bundle._replay.num_inserted for bundle in bundles) > 10
+    assert TableReplay(place, server.localhost_client()).num_first == 0, "one that comes back beside a full table"
     stop.set()
     for bundle in bundles:
         bundle.close()

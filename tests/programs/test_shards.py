@@ -1,7 +1,9 @@
 """Several shards of a parameter server: a checkpoint holds the same gradients of all of them; and the death of one."""
 
+import functools
 import time
 from concurrent import futures
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from impala import config as config_lib
 from impala.learning import checkpoints
 from impala.learning.server import Push, Verdict
+from impala.nodes import exchanging, server_node
 from tests.programs.running import WATCHED, node, restarts, start, wait_for, wait_until_it_trains
 
 NUM_WORKERS, NUM_PUSHES = 4, 60
@@ -68,6 +71,64 @@ def test_pushes_wait_for_a_copy_and_not_for_the_disk(tmp_path, two_shards, monke
     server.head.save()
     assert seen == [2 * [Verdict.ACCEPTED]] and server.server.version == shard.server.version == 2
     assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 1, "of the moment before"
+
+
+def test_a_gradient_that_never_reaches_a_shard_is_waited_for_once(tmp_path, two_shards, monkeypatch, caplog):
+    """Its worker has died, and on a cluster may be away for hours."""
+    monkeypatch.setattr(server_node, "_CATCH_UP_SECONDS", 0.5)
+    made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": 2})
+    server, shard = two_shards(made, tmp_path)
+
+    def push(of, worker, life, number):
+        return of.server.push(Push(worker, life, number, of.server.version, [np.ones(shape, np.float32) for shape in of.server.shapes], 20))
+
+    def moment():
+        began = time.monotonic()
+        with server._moment():
+            return time.monotonic() - began
+
+    assert push(server, 0, 0, 5) is Verdict.ACCEPTED and moment() >= 0.5 and caplog.text.count("only some of the shards") == 1
+    assert [push(of, 1, 0, 0) for of in (server, shard)] == 2 * [Verdict.ACCEPTED]
+    assert max(moment(), moment()) < 0.25
+    assert push(server, 0, 1, 1) is Verdict.ACCEPTED and moment() >= 0.5, "another one"
+    assert push(shard, 0, 1, 1) is Verdict.ACCEPTED and moment() < 0.25 and caplog.text.count("only some of the shards") == 2
+
+
+def test_all_shards_of_a_barrier_hear_of_what_takes_the_place_of_a_lost_gradient(tmp_path, two_shards, monkeypatch):
+    """Worker 0 died when its gradient had reached the first shard only; worker 1 waits at the second one."""
+    monkeypatch.setattr(server_node, "_CATCH_UP_SECONDS", 20.0)
+    made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": 2, "server.barrier": True})
+    shards = server, _ = two_shards(made, tmp_path)
+
+    def push(of, worker, life, number, version, is_finite=True):
+        gradients = [np.ones(shape, np.float32) for shape in of.server.shapes]
+        return of.server.push(Push(worker, life, number, version, gradients, 20, is_finite))
+
+    def request(of, pool, number, head, *arrays):
+        answer = pool.submit(push, of, 0, 1, number, int(head[0]), bool(head[2] & 1))
+        return SimpleNamespace(wait=lambda seconds: bool(futures.wait([answer], seconds).done), result=lambda: answer.result(0))
+
+    with futures.ThreadPoolExecutor(5) as pool:
+        waiting = [pool.submit(push, of, worker, 0, 1, 0) for of, worker in zip([server, *shards], (0, 1, 1))]
+        wait_for(lambda: server.server.version == 1, 10, "the first shard's round")
+        requests = [functools.partial(request, of, pool) for of in shards]
+        exchange = exchanging.Exchange(requests, server._shards, [1, 0], frames_per_step=1, should_stop=lambda: False)
+        exchange.agree(lambda: [of.server.version for of in shards])
+        assert [one.result(10) for one in waiting] == 3 * [Verdict.ACCEPTED] and exchange.versions == [1, 1]
+        began = time.monotonic()
+        with server._moment():
+            assert time.monotonic() - began < 5 and shards[0].server._judged == shards[1].server._judged
+
+
+def test_what_a_server_holds_is_saved_whatever_ends_it(tmp_path, two_shards, monkeypatch):
+    made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": 1, "log_period_seconds": 0.1})
+    server, shard = two_shards(made, tmp_path)
+    monkeypatch.setattr(server, "_log", lambda: 1 / 0)
+    for of in (server, shard):
+        of.server.push(Push(0, 0, 1, 0, [np.ones(shape, np.float32) for shape in of.server.shapes], 20))
+    with pytest.raises(ZeroDivisionError):
+        server.run()
+    assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 1
 
 
 @pytest.mark.soak
