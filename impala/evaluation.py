@@ -127,7 +127,7 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
         if video:
             require_film_makers()
         rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
-        _print(rows, folder, num_episodes, "greedy" if greedy else "sampled")
+        _print(rows, folder, num_episodes, _way(config_lib.load(folder / "config.yaml"), greedy=greedy))
         if video:  # last: an environment that does not draw itself costs no scores
             for path, score in record(folder, greedy=greedy, best=best):
                 print(f"{path}: a further episode, of score {score:g}")
@@ -135,6 +135,14 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _way(config: config_lib.Config, *, greedy: bool) -> str:
+    """Returns in a word how actions are chosen."""
+    epsilon = getattr(config.agent, "evaluation_epsilon", None)
+    if greedy or epsilon == 0.0 or config.agent.name == "dpg":  # whose policy is deterministic
+        return "greedy"
+    return "sampled" if epsilon is None else "ε-greedy"
 
 
 def _print(rows: list[dict], folder: Path, num_episodes: int, how: str) -> None:

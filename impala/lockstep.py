@@ -154,7 +154,7 @@ class ReplayLockstep:
         self._config, agent, self._random = config, agents.of(config), np.random.default_rng([config.seed, 1])
         n = config.actor.num_actors * config.actor.num_environments
         self._is_prioritised = is_prioritised = config.has_use_for("replay.priority_exponent")
-        self._environment = parts.make_environment(config, n)
+        self._environment = parts.make_environment(config, n, **parts.training_limits(config))
         self.spec = self._environment.spec
         self.network = agent.make_network(config, self.spec)
         self.learner = agent.make_learner(config, self.network)

@@ -50,7 +50,10 @@ def draw(output: Path) -> None:
         for name, rows in runs_of(game).items():
             config = yaml.safe_load((RESULTS / game / name / "config.yaml").read_text())
             frames = [float(row["frames"]) / 1e6 for row in rows]
-            axis.plot(frames, [float(row["return_mean"]) for row in rows], lw=1.2, label=f"here, seed {config['seed']}")
+            label = f"here, seed {config['seed']}"
+            if config["environment"]["protocol"] == "rllib":
+                label += ", FIRE"
+            axis.plot(frames, [float(row["return_mean"]) for row in rows], lw=1.2, label=label)
         longest = max(float(rows[-1]["frames"]) / 1e6 for rows in runs_of(game).values())
         for agent in dict.fromkeys(row["agent"] for row in peers if row["game"] == game):
             points = [row for row in peers if (row["game"], row["agent"]) == (game, agent)]

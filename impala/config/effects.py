@@ -30,6 +30,9 @@ def _with_correction(*words: str) -> dict[str, Callable]:
 _LEAKY, _PENALTY = _with_correction("leaky_vtrace"), _with_correction("penalty")
 _CLIPS = {**_with_correction("ppo_clip", "impact", "clip"), "agent.value_clip": bool}
 _CHANGES = _not("constant")
+_LENGTH_OF = {  # by agents of action values: the key that says how many transitions a correction sees
+    "q_learning": "agent.n_step", "r2d2": "learner.unroll_length", "q_unrolls": "learner.unroll_length",
+}  # fmt: skip
 _SEVERAL, _EVALUATES = {"population.size": _not(1)}, {"evaluator.num_episodes": bool}
 
 _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is enough
@@ -89,8 +92,8 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
 def without_effect(config: Config) -> list[str]:
     """Returns a line for each likely mistake.
 
-    A key that is set and changes nothing in training; a parameter that cannot evolve; burn-in without a core, also that
-    of the default; a learning rate that is 0 before the end.
+    A key that is set and changes nothing in training; a correction without a trace; a parameter that cannot evolve;
+    burn-in without a core, also that of the default; a learning rate that is 0 before the end.
     """
     if own.is_own(config.agent.name):
         return []  # it may use any key
@@ -110,6 +113,12 @@ def without_effect(config: Config) -> list[str]:
         lines.append(
             f"agent.burn_in={config.agent.burn_in} has no effect on training with network.core=none, which has nothing "
             "to bring up to date; 0 saves its time"
+        )
+    key = _LENGTH_OF.get(config.agent.name)
+    if key and config.loss.correction != "n_step" and leaves[key].value == 1:
+        lines.append(
+            f"loss.correction={config.loss.correction} has no trace with {key}=1: every correction has the same "
+            "targets then, of one step"
         )
     learner = config.learner
     end = learner.learning_rate_frames or config.total_frames

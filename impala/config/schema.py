@@ -354,6 +354,12 @@ class Config(Model):
             )
         if self.loss.correction == "n_step":
             self._check_n_step("sequence")
+        if unroll_length < 3 and self.learner.num_learners > 1 and self.replay.samples_per_insert:
+            raise ValueError(
+                f"learner.unroll_length={unroll_length}: one with a reset can be without a transition, and is left "
+                "out; so several learners' tables would fill unequally and wait for each other; expected 3 or more, or "
+                "learner.num_learners=1"
+            )
         if agent.burn_in + unroll_length > self.replay.size:
             raise ValueError(
                 f"agent.burn_in={agent.burn_in}: with learner.unroll_length={unroll_length} a sequence has more steps "

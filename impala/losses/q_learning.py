@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from impala.losses.importance import MIN_PRIORITY, reduced
 from impala.losses.rewards import REWARD_CLIPPING
+from impala.losses.telemetry import of_policies
 from impala.types import SMALLEST_PROBABILITY
 
 
@@ -82,16 +83,24 @@ def corrected(
       batch's `logits_tm1` [T, B, A] are logarithms of μ's probabilities.
     """
 
-    def target_of(outputs, batch):
+    def policies_of(outputs, batch):
         log_pi = log_epsilon_greedy(outputs.q if double else outputs.target_q, policy_epsilon)
+        return log_pi, tf.math.log_softmax(batch.logits_tm1), 1.0 - tf.cast(batch.is_first[1:], tf.float32)
+
+    def target_of(outputs, batch):
+        log_pi, log_mu_tm1, mask_t = policies_of(outputs, batch)
         return correction(
             q_tm1=outputs.target_q[:-1], q_t=outputs.target_q[1:], a_tm1=batch.a_tm1,
             r_t=REWARD_CLIPPING[reward_clipping](batch.r_t), discount_t=discount * batch.discount_t,
-            log_pi_tm1=log_pi[:-1], log_pi_t=log_pi[1:], log_mu_tm1=tf.math.log_softmax(batch.logits_tm1),
-            mask_t=1.0 - tf.cast(batch.is_first[1:], tf.float32),
+            log_pi_tm1=log_pi[:-1], log_pi_t=log_pi[1:], log_mu_tm1=log_mu_tm1, mask_t=mask_t,
         ).target_tm1[0]  # fmt: skip
 
-    return _regression(target_of, error, reduction)
+    def telemetry(outputs, batch):
+        log_pi, log_mu_tm1, mask_t = policies_of(outputs, batch)
+        of_the_episode = tf.math.cumprod(mask_t, axis=0)  # what follows a reset has no part in the target
+        return of_policies(log_pi[:-1], log_mu_tm1, batch.a_tm1, of_the_episode)
+
+    return _regression(target_of, error, reduction, telemetry)
 
 
 def log_epsilon_greedy(q: tf.Tensor, epsilon: float) -> tf.Tensor:
@@ -101,8 +110,10 @@ def log_epsilon_greedy(q: tf.Tensor, epsilon: float) -> tf.Tensor:
     return tf.math.log(tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, SMALLEST_PROBABILITY))
 
 
-def _regression(target_of: Callable, error: Callable, reduction: str) -> Callable:
-    """Makes the loss of Q(x_0, a_0) against `target_of` (outputs, batch) → [B]."""
+def _regression(
+    target_of: Callable, error: Callable, reduction: str, telemetry: Callable = lambda outputs, batch: {}
+) -> Callable:
+    """Makes the loss of Q(x_0, a_0) against `target_of` (outputs, batch) → [B]; `telemetry` makes further metrics."""
 
     def loss(outputs, batch):
         target = tf.stop_gradient(target_of(outputs, batch))
@@ -112,6 +123,7 @@ def _regression(target_of: Callable, error: Callable, reduction: str) -> Callabl
         metrics |= {
             "value_loss": tf.reduce_mean(error(td_error)),
             "value": tf.reduce_mean(tf.reduce_max(outputs.q_tm1, axis=-1)),
+            **telemetry(outputs, batch),
         }
         return total, {name: tf.stop_gradient(metric) for name, metric in metrics.items()}
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from impala.losses.importance import MIN_PRIORITY, reduced
 from impala.losses.q_learning import log_epsilon_greedy
-from impala.losses.ratios import ratio
 from impala.losses.rewards import REWARD_CLIPPING
+from impala.losses.telemetry import of_policies
 
 _EPSILON = 1e-3  # ε of h
 
@@ -116,20 +116,8 @@ def _telemetry(outputs, batch, burn_in: int, policy_epsilon: float) -> dict[str,
     metrics = {"num_transitions": tf.reduce_sum(valid * (1.0 - is_replayed))}
     if isinstance(batch.logits_tm1, tuple):
         return metrics
-    log_mu = tf.math.log_softmax(batch.logits_tm1[burn_in:])
-    log_pi, action = log_epsilon_greedy(outputs.q[:-1], policy_epsilon), batch.a_tm1[burn_in:]
-    log_rho = tf.gather(log_pi - log_mu, action, batch_dims=2)
-
-    def mean(x):
-        return tf.reduce_sum(valid * x) / tf.maximum(tf.reduce_sum(valid), 1.0)
-
-    rho = ratio(log_rho)
-    return metrics | {
-        "log_rho_mean": mean(log_rho),
-        "rho_clipped_fraction": mean(tf.cast(rho > 1.0, tf.float32)),
-        "effective_sample_size": tf.square(mean(rho)) / tf.maximum(mean(tf.square(rho)), 1e-12),
-        "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
-    }
+    log_pi, log_mu = log_epsilon_greedy(outputs.q[:-1], policy_epsilon), tf.math.log_softmax(batch.logits_tm1[burn_in:])
+    return metrics | of_policies(log_pi, log_mu, batch.a_tm1[burn_in:], valid)
 
 
 def mixed(size, is_first, max_share: float):

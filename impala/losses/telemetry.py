@@ -8,6 +8,28 @@ from impala.losses.ratios import ratio
 _LONG = 200  # steps
 
 
+def of_policies(log_pi: tf.Tensor, log_mu: tf.Tensor, action: tf.Tensor, valid: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns how far π is from μ where neither is a network's output, as for action values; see `metrics`.
+
+    Args:
+      log_pi, log_mu: [T, B, A], logarithms of probabilities.
+      action: [T, B], those taken.
+      valid: [T, B], 1 for a transition that counts, else 0.
+    """
+
+    def mean(x):
+        return tf.reduce_sum(valid * x) / tf.maximum(tf.reduce_sum(valid), 1.0)
+
+    log_rho = tf.gather(log_pi - log_mu, action, batch_dims=2)
+    rho = ratio(log_rho)
+    return {
+        "log_rho_mean": mean(log_rho),
+        "rho_clipped_fraction": mean(tf.cast(rho > 1.0, tf.float32)),
+        "effective_sample_size": tf.square(mean(rho)) / tf.maximum(mean(tf.square(rho)), 1e-12),
+        "kl_mu_pi": mean(tf.reduce_sum(tf.exp(log_mu) * (log_mu - log_pi), axis=-1)),
+    }
+
+
 def metrics(
     targets, rows, *, log_rho_tm1, discount_t, valid_t, mask_t, is_clipped_tm1, clip_rho: float, clip_c: float
 ) -> dict[str, tf.Tensor]:  # fmt: skip

@@ -1,6 +1,7 @@
 """The numbers of one run: what learner and actors report, gathered and written once a period.
 
-The monitor lives with the learner: frames are counted where they are trained on, and actors report to it.
+The monitor lives with the learner: frames are counted where they are trained on, or by a replay table as they come, and
+actors report to it.
 """
 
 import collections

@@ -27,6 +27,12 @@ def make_environment(
     return made
 
 
+def training_limits(config: Config) -> dict[str, int]:
+    """Returns arguments of `make_environment` for training alone: how long an episode may be, where that is a key."""
+    has_limit = config.has_use_for("actor.max_episode_frames")
+    return {"max_episode_frames": config.actor.max_episode_frames} if has_limit else {}
+
+
 def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
     """Returns a seed that is distinct for every lane of every actor in every launch."""
     return int(np.random.SeedSequence([config.seed, incarnation, actor, lane]).generate_state(1)[0] % 2**30)

@@ -2,7 +2,7 @@
 
 from impala import agents
 from impala.nodes.actor_node import ActorNode
-from impala.nodes.parts import make_environment
+from impala.nodes.parts import make_environment, training_limits
 from impala.types import Origin
 
 
@@ -33,7 +33,7 @@ class WindowActorNode(ActorNode):
             ))  # fmt: skip
             behaviour = agents.behaviour_of_lane(config, spec, first, n)
             self._environments.append(make_environment(
-                config, n, actor.num_lane_threads, max_episode_frames=actor.max_episode_frames, first_seed=seed
+                config, n, actor.num_lane_threads, first_seed=seed, **training_limits(config)
             ))  # fmt: skip
             lanes.append(actors.Actor(
                 self._environments[-1],

@@ -19,8 +19,6 @@ def window_spec(chunk: Chunk) -> Chunk:
     return chunk._replace(is_first=ArraySpec(chunk.observation.shape[:1], np.bool_))
 
 
-
-
 def lengths(chunk: Chunk) -> dict[str, int]:
     """Returns how many of its newest steps a window holds, by column; of columns not named it holds the last one."""
     fields = window_spec(chunk)._asdict()
@@ -77,7 +75,8 @@ def table(
     """Returns a table of overlapping windows, whose rate limiter makes writer and reader wait for each other.
 
     Reading begins with `min_size` windows; from then on each is drawn `samples_per_insert` times on average. Reader or
-    writer may be a few batches ahead. Writers never wait for the removal of old windows: a full table drops its oldest.
+    writer may be ahead by eight batches, or by what two batches of new windows make. Writers never wait for the removal
+    of old windows: a full table drops its oldest.
 
     Args:
       spec: of a window; see `window_spec`.

@@ -217,6 +217,23 @@ def test_a_greedy_policy_makes_retrace_and_tree_backup_one_and_a_softer_one_does
     assert abs(target(retrace) - target(one_step)) > 1e-3
 
 
+def test_how_far_the_policy_is_from_the_one_that_acted_is_of_the_windows_own_episode():
+    outputs, batch = sequences(3)
+    _, metrics = q_learning.corrected(corrections.retrace, policy_epsilon=0.3)(outputs, batch)
+    valid = np.cumprod(~batch.is_first.numpy()[1:], axis=0).astype(bool)
+    assert 0 < valid.sum() < valid.size
+    q, logits = outputs.target_q.numpy()[:-1], batch.logits_tm1.numpy().astype(np.float64)
+    pi = np.where(q == q.max(-1, keepdims=True), 0.8, 0.1)
+    mu = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    rho = np.take_along_axis(pi / mu, batch.a_tm1.numpy()[..., None], -1)[..., 0][valid]
+    kl = (mu * np.log(mu / pi)).sum(-1)[valid]
+    expected = dict(log_rho_mean=np.log(rho).mean(), rho_clipped_fraction=(rho > 1).mean(), kl_mu_pi=kl.mean(),
+                    effective_sample_size=rho.sum() ** 2 / (len(rho) * (rho**2).sum()))  # fmt: skip
+    assert {name: float(metrics[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
+    plain = q_learning.q_learning()(windows(outputs.q_tm1, outputs.q[-1], outputs.target_q[-1], np.full(6, 4)), batch)[1]
+    assert not {*expected} & {*plain}, "n steps value no π"
+
+
 def test_no_gradient_but_that_of_the_value_of_the_action_taken():
     outputs, batch = sequences(2)
     q_tm1 = tf.Variable(outputs.q_tm1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reverb
 
-from impala import agents
+from impala import agents, lockstep
 from impala import config as config_lib
 from impala.acting import episodes
 from impala.environments import atari
@@ -202,3 +202,6 @@ def test_episodes_are_cut_short_for_training_and_not_where_they_are_scored(make,
     limits.clear()
     assert playing.play(node._network, config, num_episodes=1, greedy=False, seed=0, should_stop=lambda: True) == []
     assert limits == [episodes.MAX_EPISODE_FRAMES] == [108_000]
+    limits.clear()
+    lockstep.ReplayLockstep(config)
+    assert limits == [2_000], "as the actors'"

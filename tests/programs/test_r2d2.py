@@ -198,6 +198,8 @@ def test_it_needs_its_core():
     (["--program", "apex"], "agent.name='r2d2': not with program=apex; expected q_learning or dpg"),
     (["--num-learners", "2", "--replay.checkpoint-minutes", "1"],
      "replay.checkpoint_minutes=1: with actor.num_lanes=2 and learner.num_learners=2 an actor would wait for a table"),
+    (["--num-learners", "2", "--learner.unroll-length", "2", "--agent.n-step", "1", "--agent.period", "2"],
+     "learner.unroll_length=2: one with a reset can be without a transition, and is left out; so several learners'"),
     (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=32"),
     (["--inference.max-environments", "4"], "inference.max_environments=4: a lane asks for 8"),
 ])  # fmt: skip
