@@ -45,7 +45,7 @@ def draw(output: Path) -> None:
 
     peers = rows_of(RESULTS / "atari" / "peers.csv")
     games = [game for game in GAMES if runs_of(game)]
-    figure = Figure(figsize=(4.4 * len(games), 4.0), layout="constrained")
+    figure = Figure(figsize=(4.4 * len(games), 5.6), layout="constrained")
     for axis, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games):
         for name, rows in runs_of(game).items():
             config = yaml.safe_load((RESULTS / game / name / "config.yaml").read_text())
@@ -64,7 +64,7 @@ def draw(output: Path) -> None:
             axis.errorbar(x, y, errors, marker="s", ms=4, ls=":", capsize=3, label=agent)
         axis.set(title=game, xlabel="million frames", ylabel="return of 100 training episodes")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     figure.savefig(output, dpi=110)
 
 
