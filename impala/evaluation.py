@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from impala import agents
 from impala import config as config_lib
 from impala.monitoring import evaluations, scores
 
@@ -139,10 +140,10 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
 
 def _way(config: config_lib.Config, *, greedy: bool) -> str:
     """Returns in a word how actions are chosen."""
-    epsilon = getattr(config.agent, "evaluation_epsilon", None)
-    if greedy or epsilon == 0.0 or config.agent.name == "dpg":  # whose policy is deterministic
+    samples = not hasattr(agents.of(config), "EXPLORATION")  # others are greedy, but for what they add to explore
+    if greedy or not (samples or getattr(config.agent, "evaluation_epsilon", 0.0)):
         return "greedy"
-    return "sampled" if epsilon is None else "ε-greedy"
+    return "sampled" if samples else "ε-greedy"
 
 
 def _print(rows: list[dict], folder: Path, num_episodes: int, how: str) -> None:
