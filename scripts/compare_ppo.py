@@ -25,7 +25,6 @@ TWO_WORKERS = ("--actor.num-actors", "2", "--actor.num-environments", "4", "--le
                "--actor.num-environment-threads", "1", "--learner.num-tensorflow-threads", "1")  # fmt: skip
 
 
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python", type=Path)

@@ -115,10 +115,11 @@ def without_effect(config: Config) -> list[str]:
             "to bring up to date; 0 saves its time"
         )
     key = _LENGTH_OF.get(config.agent.name)
-    if key and config.loss.correction != "n_step" and leaves[key].value == 1:
+    corrects = config.loss.correction != "n_step" and not own.is_own(config.loss.correction)
+    if key and corrects and leaves[key].value == 1:
         lines.append(
-            f"loss.correction={config.loss.correction} has no trace with {key}=1: every correction has the same "
-            "targets then, of one step"
+            f"loss.correction={config.loss.correction} has no trace with {key}=1: every correction here has the "
+            "same targets then, of one step"
         )
     learner = config.learner
     end = learner.learning_rate_frames or config.total_frames

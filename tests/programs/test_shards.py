@@ -75,7 +75,7 @@ def test_pushes_wait_for_a_copy_and_not_for_the_disk(tmp_path, two_shards, monke
 
 def test_a_gradient_that_never_reaches_a_shard_is_waited_for_once(tmp_path, two_shards, monkeypatch, caplog):
     """Its worker has died, and on a cluster may be away for hours."""
-    monkeypatch.setattr(server_node, "_CATCH_UP_SECONDS", 0.5)
+    monkeypatch.setattr(server_node, "_CATCH_UP_SECONDS", 1.5)
     made = config_lib.load("configs/a3c_catch.yaml", {"server.num_shards": 2, "actor.num_actors": 2})
     server, shard = two_shards(made, tmp_path)
 
@@ -87,11 +87,11 @@ def test_a_gradient_that_never_reaches_a_shard_is_waited_for_once(tmp_path, two_
         with server._moment():
             return time.monotonic() - began
 
-    assert push(server, 0, 0, 5) is Verdict.ACCEPTED and moment() >= 0.5 and caplog.text.count("only some of the shards") == 1
+    assert push(server, 0, 0, 5) is Verdict.ACCEPTED and moment() >= 1.5 and caplog.text.count("only some of the shards") == 1
     assert [push(of, 1, 0, 0) for of in (server, shard)] == 2 * [Verdict.ACCEPTED]
-    assert max(moment(), moment()) < 0.25
-    assert push(server, 0, 1, 1) is Verdict.ACCEPTED and moment() >= 0.5, "another one"
-    assert push(shard, 0, 1, 1) is Verdict.ACCEPTED and moment() < 0.25 and caplog.text.count("only some of the shards") == 2
+    assert max(moment(), moment()) < 1.0
+    assert push(server, 0, 1, 1) is Verdict.ACCEPTED and moment() >= 1.5, "another one"
+    assert push(shard, 0, 1, 1) is Verdict.ACCEPTED and moment() < 1.0 and caplog.text.count("only some of the shards") == 2
 
 
 def test_all_shards_of_a_barrier_hear_of_what_takes_the_place_of_a_lost_gradient(tmp_path, two_shards, monkeypatch):
