@@ -147,11 +147,16 @@ def test_where_the_server_is_gone_nobody_is_started(server, start):
     assert start("")[0] is None, "and again"
 
 
-def test_who_wants_an_end_does_not_wait_for_imports(server, start):
-    began = time.monotonic()
-    assert start("", should_stop=lambda: True)[0] is None
-    assert time.monotonic() - began < 2.0 and server._process.poll() is not None
-    assert start("")[0] is None, "it is given up"
+def test_who_wants_an_end_does_not_wait_for_imports(tmp_path):
+    (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
+    with local.signals_blocked():
+        server = fork_server.ForkServer(["slow"], str(tmp_path), os.environ)
+    argv = [sys.executable, str(tmp_path / "slow.py")]
+    with (tmp_path / "log").open("w") as output:
+        began = time.monotonic()
+        assert server.start(argv, os.environ, output, should_stop=lambda: True) is None
+        assert time.monotonic() - began < 2.0 and server._process.poll() is not None
+        assert server.start(argv, os.environ, output, should_stop=lambda: False) is None, "it is given up"
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
