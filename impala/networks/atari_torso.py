@@ -14,7 +14,7 @@ class BlockConv(tf.Module):
     """An s×s convolution of stride b without padding, s a multiple of b, on frames whose b×b blocks became channels.
 
     The kernel is kept in the ordinary shape [s, s, k, channels], and rearranged in each call. Same result as `Conv2D`
-    on `scale` · (frames − levels), with a level for each plane. No gradient flows to the frames.
+    on `scale` · (frames − levels), with a level for each plane.
     """
 
     def __init__(self, channels: int, size: int, block: int, num_stacked: int, scale: float, build: Builder):
@@ -35,27 +35,8 @@ class BlockConv(tf.Module):
             x = tf.cast(x, tf.float32) - tf.repeat(levels, block * block, axis=-1)
         elif levels is not None:  # from the small result, not the large input: convolution is linear
             bias = bias - tf.matmul(levels, tf.reduce_sum(wide, axis=[0, 1])[None, None])
-        x = _convolve(tf.cast(x, self._dtype), tf.cast(kernel, self._dtype))
+        x = tf.nn.conv2d(tf.cast(x, self._dtype), tf.cast(kernel, self._dtype), strides=1, padding="VALID")
         return tf.nn.relu(x + tf.cast(bias, self._dtype))
-
-
-@tf.custom_gradient
-def _convolve(x: tf.Tensor, kernel: tf.Tensor):
-    """A convolution [N, H, W, C] * [s, s, C, channels] of stride 1 without padding; x needs no gradient.
-
-    The kernel's gradient is one product of matrices: the inputs at each position, times the gradients of the outputs
-    that they contributed to, shifted there. TensorFlow's own took half of the learner's step on a CPU without AVX-512.
-    """
-
-    def gradient(dy: tf.Tensor):
-        size, _, num_inputs, channels = kernel.shape
-        ends = [[shift, size - 1 - shift] for shift in range(size)]
-        shifted = [tf.pad(dy, [[0, 0], rows, columns, [0, 0]]) for rows in ends for columns in ends]
-        shifted = tf.reshape(tf.concat(shifted, axis=-1), [-1, size * size * channels])
-        product = tf.matmul(tf.reshape(x, [-1, num_inputs]), shifted, transpose_a=True)
-        return None, tf.transpose(tf.reshape(product, [num_inputs, size, size, channels]), [1, 2, 0, 3])
-
-    return tf.nn.conv2d(x, kernel, strides=1, padding="VALID"), gradient
 
 
 class AtariTorso(tf.Module):
