@@ -22,7 +22,7 @@ from impala import provenance
 
 CONFIG = Path("configs/ppo_baselines.yaml").resolve()
 TWO_WORKERS = ("--actor.num-actors", "2", "--actor.num-environments", "4", "--learner.batch-size", "4",
-               "--actor.num-environment-threads", "1", "--learner.num-tensorflow-threads", "1")  # fmt: skip
+               "--actor.num-lanes", "1")  # fmt: skip
 
 
 def main() -> None:

@@ -50,17 +50,20 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
       or else of the last one before. `curve`: mean score in each of `NUM_POINTS` equal parts of the run, NaN where no
       episode finished.
       `status`: "done", or "diverged" when ten updates in a row were not finite; `return` is then what it had reached.
-      `skipped_updates`: those with a loss or gradient that was not finite. `TELEMETRY`: means over all updates.
+      `skipped_updates`: those with a loss or gradient that was not finite. `replay_age`: updates between the weights
+      that played a replayed chunk and those that learned from it, NaN without replay; it and `TELEMETRY` are means over
+      all updates.
     """
     from impala import lockstep
     from impala.learning import learners
     from impala.nodes import playing
 
-    started, frames, scores, metrics, status = time.monotonic(), [], [], [], "done"
+    started, frames, scores, metrics, ages, status = time.monotonic(), [], [], [], [], "done"
     training = lockstep.Lockstep(config, lag=lag)
     try:
         for update in training.updates():
             metrics.append([update.metrics.get(_METRIC.get(name, name), np.nan) for name in TELEMETRY])
+            ages.append(_replay_age(update))
             frames += [update.frames] * len(update.episodes)
             scores += [episode.score for episode in update.episodes]
     except learners.NonFiniteUpdates:
@@ -74,6 +77,7 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
     with warnings.catch_warnings():  # the mean of a metric that a scheme lacks is NaN
         warnings.simplefilter("ignore", RuntimeWarning)
         means = np.nanmean(metrics, axis=0) if metrics else [np.nan] * len(TELEMETRY)
+        age = np.nanmean(ages) if ages else np.nan
     return {
         "return": float(late),
         "curve": curve(frames, scores, config.total_frames),
@@ -82,8 +86,16 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
         "updates": training.learner.num_updates,
         "skipped_updates": training.learner.num_skipped,
         "wall_seconds": seconds,
+        "replay_age": float(age),
         **dict(zip(TELEMETRY, means)),
     }
+
+
+def _replay_age(update) -> float:
+    """Returns the mean lag, in updates, of the batch's replayed chunks; NaN if it has none."""
+    is_replayed = np.asarray(update.batch.is_replayed) > 0
+    lags = update.index - 1 - np.asarray(update.batch.weights_version)
+    return float(np.mean(lags[..., is_replayed])) if is_replayed.any() else float("nan")
 
 
 def _late_mean(frames: list[int], scores: list[float], total_frames: int) -> float:

@@ -28,7 +28,7 @@ from impala.monitoring.logs import num_damaged, read_csv
 
 COLUMNS = (
     *Cell._fields, "return", "status", "frames", "updates", "skipped_updates", "wall_seconds", *cells.TELEMETRY,
-    "curve", "command", "commit", "versions", "machine", "date", "digest",
+    "replay_age", "curve", "command", "commit", "versions", "machine", "date", "digest",
 )  # fmt: skip
 _PACKAGES = ("impala", "tensorflow", "numpy", "gymnasium", "minatar")
 _MOST_FAILURES = 2  # of a cell; then it is left out
@@ -80,7 +80,8 @@ class Results:
         except OSError as error:
             line = f"--output {self._path.parent}: {error.strerror}; expected a folder that can be made and written"
             raise config_lib.ConfigError([line]) from None
-        if header and not {name.encode() for name in (*Cell._fields, "return")} <= set(header.strip().split(b",")):
+        needed = {*Cell._fields, "return"} - {"replay_size"}  # which older files lack
+        if header and not {name.encode() for name in needed} <= set(header.strip().split(b",")):
             raise config_lib.ConfigError([
                 f"{self._path}: its first line is not that of a comparison's results; expected another --output"
             ])  # fmt: skip

@@ -1,10 +1,12 @@
 """The figures of a grid: learning curves, means over tasks, robustness, return over lag, and over lag × replay."""
 
+import itertools
+
 import numpy as np
 
 from impala.lab import scores as scores_lib
-from impala.lab.grid import Block
-from impala.lab.scores import Scores, condition_name, interval
+from impala.lab.grid import Block, Condition, Grid
+from impala.lab.scores import Scores, interval
 
 _MOST_IN_PANEL = 10  # schemes; more have other colours, and their legend beside the panels
 
@@ -21,17 +23,17 @@ def _panels(scores: Scores, x_label: str, draw):
     """Draws a panel for each condition (row) and task (column): calls `draw(axis, block)` for every scheme."""
     import matplotlib
 
-    grid, conditions = scores.grid.config, list(scores.conditions())
+    grid, conditions = scores.grid.config, scores.grid.conditions()
     figure, axes = _axes(len(conditions), len(grid.tasks))
-    for row, (fraction, lag) in zip(axes, conditions):
+    for row, condition in zip(axes, conditions):
         for axis, task in zip(row, grid.tasks):
             if len(grid.schemes) > _MOST_IN_PANEL:
                 axis.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
             for scheme in grid.schemes:
-                draw(axis, Block(task, scheme, fraction, lag))
+                draw(axis, Block(task, scheme, *condition))
             if not axis.has_data():
                 axis.text(0.5, 0.5, "not done", ha="center", transform=axis.transAxes)
-            axis.set_title(f"{task}\n{condition_name(fraction, lag)}", fontsize=9)
+            axis.set_title(f"{task}\n{condition}", fontsize=9)
             axis.grid(alpha=0.3)
         row[0].set_ylabel("return")
     for axis in axes[-1]:
@@ -64,11 +66,11 @@ def curves(scores: Scores):
 
 def means(scores: Scores):
     """Draws the mean over tasks, a panel for each condition; dark: interval over seeds, light: over seeds and tasks."""
-    conditions = list(scores.conditions())
+    conditions = scores.grid.conditions()
     figure, axes = _axes(1, len(conditions))
     figure.set_figheight(0.9 + 0.24 * max(6, len(scores.grid.config.schemes)))
-    for axis, (fraction, lag) in zip(axes[0], conditions):
-        columns = {scheme: scores.by_task(scheme, fraction, lag) for scheme in scores.grid.config.schemes}
+    for axis, condition in zip(axes[0], conditions):
+        columns = {scheme: scores.by_task(scheme, condition) for scheme in scores.grid.config.schemes}
         found = {scheme: scores_lib.mean_of_tasks(column) for scheme, column in columns.items() if column}
         if not found:
             axis.text(0.5, 0.5, "not all tasks are done", ha="center", transform=axis.transAxes)
@@ -79,7 +81,7 @@ def means(scores: Scores):
             axis.plot([estimate.value] * 2, [i - 0.3, i + 0.3], color="black")
         axis.set_yticks(range(len(found)), list(found), fontsize=8)
         axis.invert_yaxis()
-        axis.set_title(condition_name(fraction, lag), fontsize=9)
+        axis.set_title(str(condition), fontsize=9)
         axis.set_xlabel("mean over tasks of scaled returns")
         axis.grid(axis="x", alpha=0.3)
     return figure
@@ -95,18 +97,23 @@ def robustness(scores: Scores):
     return _panels(scores, "rank of the setting", draw)
 
 
+def replays(grid: Grid) -> list[list[Condition]]:
+    """Returns the conditions by what is replayed, those of each lag together."""
+    return [list(group) for _, group in itertools.groupby(grid.conditions(), key=lambda condition: condition.replay)]
+
+
 def lag(scores: Scores):
-    """Draws the return over the policy lag (the paper's figure E.1), tasks in columns, replay fractions in rows."""
-    grid = scores.grid.config
-    figure, axes = _axes(len(grid.replay_fractions), len(grid.tasks))
-    for row, fraction in zip(axes, grid.replay_fractions):
+    """Draws the return over the policy lag (the paper's figure E.1), tasks in columns, what is replayed in rows."""
+    grid, of_replays = scores.grid.config, replays(scores.grid)
+    figure, axes = _axes(len(of_replays), len(grid.tasks))
+    for row, conditions in zip(axes, of_replays):
         for axis, task in zip(row, grid.tasks):
             for shift, scheme in zip(np.linspace(-0.1, 0.1, len(grid.schemes)), grid.schemes):
-                returns = [scores.finals(Block(task, scheme, fraction, lag)) for lag in grid.lags]
+                returns = [scores.finals(Block(task, scheme, *condition)) for condition in conditions]
                 middle, half = np.array([interval(r) for r in returns]).T
                 axis.errorbar(np.arange(len(grid.lags)) + shift, middle, half, marker="o", capsize=2, label=scheme)
             axis.set_xticks(range(len(grid.lags)), grid.lags)
-            axis.set_title(f"{task}\n{'no' if not fraction else f'{fraction:.0%}'} replay", fontsize=9)
+            axis.set_title(f"{task}\n{conditions[0].replay}", fontsize=9)
             axis.grid(alpha=0.3)
         row[0].set_ylabel("return")
     for axis in axes[-1]:
@@ -116,24 +123,24 @@ def lag(scores: Scores):
 
 
 def surface(scores: Scores):
-    """Draws the return over policy lag × replay fraction as a map: tasks in rows, schemes in columns."""
-    grid = scores.grid.config
+    """Draws the return over policy lag × what is replayed as a map: tasks in rows, schemes in columns."""
+    grid, of_replays = scores.grid.config, replays(scores.grid)
+    names = [conditions[0].replay.replace(" of the", "\nof the") for conditions in of_replays]
     figure, axes = _axes(len(grid.tasks), len(grid.schemes))
     figure.set_size_inches(1.4 + 1.7 * len(grid.schemes), 0.6 + 1.9 * len(grid.tasks))
     for row, (task, config) in zip(axes, grid.tasks.items()):
         for axis, scheme in zip(row, grid.schemes):
             returns = np.array([
-                [interval(scores.finals(Block(task, scheme, fraction, lag)))[0] for lag in grid.lags]
-                for fraction in grid.replay_fractions
+                [interval(scores.finals(Block(task, scheme, *condition)))[0] for condition in conditions]
+                for conditions in of_replays
             ])  # fmt: skip
             image = axis.imshow(returns, vmin=config.scale[0], vmax=config.scale[1], origin="lower", aspect="auto")
             for (y, x), value in np.ndenumerate(returns):
                 color = "black" if image.norm(value) > 0.6 else "white"  # on yellow, on blue
                 axis.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color, fontweight="bold")
             axis.set_xticks(range(len(grid.lags)), grid.lags)
-            axis.set_yticks(range(len(grid.replay_fractions)), [f"{fraction:g}" for fraction in grid.replay_fractions])
+            axis.set_yticks(range(len(names)), names if axis is row[0] else [], fontsize=7)
             axis.set_title(f"{scheme}\n{task}", fontsize=8)
-        row[0].set_ylabel("replay fraction")
         figure.colorbar(image, ax=row[-1])
     for axis in axes[-1]:
         axis.set_xlabel("lag, updates")

@@ -22,6 +22,9 @@ from impala import own
 from impala.config import ConfigError, Finite, Fraction, Frames, LearningRate, NonNegative
 
 SWEEP, FINAL = "sweep", "final"
+_WITHOUT_REPETITION = (
+    "schemes", "lags", "replay_fractions", "replay_sizes", "learning_rates", "entropy_costs", "policy_epsilons",
+)  # fmt: skip
 Seeds = Annotated[int, Field(ge=1, le=1000)]
 Setting = tuple[float, float]  # learning rate, and entropy cost or, of a Q-based scheme, ε of its policy
 
@@ -51,6 +54,7 @@ class GridConfig(pydantic.BaseModel):
     variants: dict[str, dict[str, Any]] = {}  # {vtrace_rho_2: {correction: vtrace, clip_rho: 2.0}}: keys of the loss
     lags: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(min_length=1)] = [0]  # exact, in updates
     replay_fractions: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1)] = [0.0]
+    replay_sizes: list[Annotated[int, Field(ge=1, le=10**8)]] = []  # chunks: how old what is replayed gets; else tasks'
     learning_rates: Annotated[list[LearningRate], Field(min_length=1)]
     entropy_costs: Annotated[list[NonNegative], Field(min_length=1)]
     policy_epsilons: list[Fraction] = [0.0]  # of a Q-based scheme in place of entropy costs: ε of the policy it values
@@ -62,7 +66,7 @@ class GridConfig(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _check(self):
-        for name in ("schemes", "lags", "replay_fractions", "learning_rates", "entropy_costs", "policy_epsilons"):
+        for name in _WITHOUT_REPETITION:
             if repeated := [value for value, count in Counter(getattr(self, name)).items() if count > 1]:
                 raise ValueError(f"{name}: {repeated[0]} is named twice; expected each once")
         words = [*typing.get_args(config_lib.Correction), *typing.get_args(config_lib.QCorrection)]
@@ -88,6 +92,8 @@ class GridConfig(pydantic.BaseModel):
                     f"policy_epsilons: {len(self.policy_epsilons)} of them; expected as many as entropy_costs, "
                     f"{len(self.entropy_costs)}, so that every scheme has as many settings"
                 )
+        if self.replay_sizes and not any(self.replay_fractions):
+            raise ValueError(f"replay_sizes={self.replay_sizes}: nothing is replayed; expected a replay fraction")
         if self.num_settings > 1 and not any(task.sweep for task in self.tasks.values()):
             raise ValueError(f"tasks: none is swept; expected one to choose among the {self.num_settings} settings")
         return self
@@ -103,6 +109,25 @@ class GridConfig(pydantic.BaseModel):
         return len(self.learning_rates) * len(self.entropy_costs)
 
 
+class Condition(NamedTuple):
+    """How old, or how much reused, the data are that all schemes learn from."""
+
+    replay_fraction: float
+    lag: int
+    replay_size: int = 0  # the newest chunks that are drawn from; 0: as many as the task's file says
+
+    @property
+    def replay(self) -> str:
+        """What is replayed, in words."""
+        if not self.replay_fraction:
+            return "no replay"
+        newest = f" of the newest {self.replay_size:,}" if self.replay_size else ""
+        return f"{100 * self.replay_fraction:.3g} % replay{newest}"
+
+    def __str__(self) -> str:
+        return f"{self.replay}, lag {self.lag}"
+
+
 class Block(NamedTuple):
     """What is compared: all runs of one block differ in settings and seeds only."""
 
@@ -110,6 +135,7 @@ class Block(NamedTuple):
     scheme: str
     replay_fraction: float
     lag: int
+    replay_size: int = 0  # as in `Condition`
 
 
 class Cell(NamedTuple):
@@ -120,18 +146,20 @@ class Cell(NamedTuple):
     scheme: str
     replay_fraction: float
     lag: int
+    replay_size: int
     learning_rate: float
     entropy: float  # entropy cost or, of a Q-based scheme, ε of its policy: see `Setting`
     seed: int
 
     @property
     def block(self) -> Block:
-        return Block(self.task, self.scheme, self.replay_fraction, self.lag)
+        return Block(self.task, self.scheme, self.replay_fraction, self.lag, self.replay_size)
 
 
 def cell_of(row: Mapping[str, str]) -> Cell:
     """Returns the cell that a row of results.csv belongs to."""
-    kinds = (str, str, str, float, int, float, float, int)
+    kinds = (str, str, str, float, int, int, float, float, int)
+    row = {**row, "replay_size": row.get("replay_size") or "0"}  # which older rows lack
     return Cell(*(kind(row[name]) for kind, name in zip(kinds, Cell._fields)))
 
 
@@ -180,8 +208,17 @@ class Grid:
 
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks, task after task."""
+        for task, scheme in itertools.product(self.config.tasks, self.config.schemes):
+            for condition in self.conditions():
+                yield Block(task, scheme, *condition)
+
+    def conditions(self) -> list[Condition]:
+        """Returns every condition: replay fractions, their sizes, then lags. Without replay there is no size."""
         grid = self.config
-        yield from map(Block._make, itertools.product(grid.tasks, grid.schemes, grid.replay_fractions, grid.lags))
+        return [
+            Condition(fraction, lag, size) for fraction in grid.replay_fractions
+            for size in (grid.replay_sizes if fraction and grid.replay_sizes else [0]) for lag in grid.lags
+        ]  # fmt: skip
 
     def _errors(self, block: Block) -> list[str]:
         from impala.nodes import checking
@@ -287,7 +324,8 @@ class Grid:
         """Returns the training configuration of a cell."""
         data, variant = config_lib.as_data(self._bases[cell.task]), self.config.variants.get(cell.scheme, {})
         overrides = {
-            "replay.fraction": cell.replay_fraction, "seed": cell.seed, "learner.learning_rate": cell.learning_rate,
+            "replay.fraction": cell.replay_fraction, **({"replay.size": cell.replay_size} if cell.replay_size else {}),
+            "seed": cell.seed, "learner.learning_rate": cell.learning_rate,
             "loss.correction": cell.scheme, **{f"loss.{key}": value for key, value in variant.items()},
         }  # fmt: skip
         if not self.config.is_q_based(cell.scheme):

@@ -7,8 +7,8 @@ import numpy as np
 
 from impala.lab import figures
 from impala.lab import scores as scores_lib
-from impala.lab.grid import Block, Grid, Setting
-from impala.lab.scores import Estimate, Scores, condition_name, interval
+from impala.lab.grid import FINAL, Block, Condition, Grid, Setting
+from impala.lab.scores import Estimate, Scores, interval
 
 
 def table(scores: Scores) -> str:
@@ -25,36 +25,47 @@ def table(scores: Scores) -> str:
     explores = " Training episodes of Q-based schemes explore." * any(map(grid.is_q_based, grid.schemes))
     skipped = [f"{count} of `{scheme}`" for scheme in grid.schemes if (count := scores.num_skipped(scheme))]
     lines += ["", f"Updates that were not finite, and so skipped: {', '.join(skipped) or 'none'}."]
-    for fraction, lag in scores.conditions():
-        lines += ["", f"**{condition_name(fraction, lag).capitalize()}**", ""]
-        lines += _by_task(scores, fraction, lag, scores.finals)
-        lines += _comparisons(scores, fraction, lag)
-        lines += ["", f"Mean return over the whole run.{explores}", "", *_by_task(scores, fraction, lag, scores.areas)]
-        lines += _sweep(scores, fraction, lag)
+    for condition in scores.grid.conditions():
+        lines += ["", f"**{str(condition).capitalize()}**", "", *_ages(scores, condition)]
+        lines += _by_task(scores, condition, scores.finals)
+        lines += _comparisons(scores, condition)
+        lines += ["", f"Mean return over the whole run.{explores}", "", *_by_task(scores, condition, scores.areas)]
+        lines += _sweep(scores, condition)
     return "\n".join(lines).strip() + "\n"
 
 
-def _by_task(scores: Scores, fraction: float, lag: int, value: Callable[[Block], np.ndarray]) -> list[str]:
+def _by_task(scores: Scores, condition: Condition, value: Callable[[Block], np.ndarray]) -> list[str]:
     """Returns schemes by tasks, with mean and median over tasks."""
     tasks = list(scores.grid.config.tasks)
     lines = _head([*tasks, "mean, scaled", "median, scaled"])
     for scheme in scores.grid.config.schemes:
-        cells = [_mean(scores, Block(task, scheme, fraction, lag), value) for task in tasks]
-        columns = scores.by_task(scheme, fraction, lag, value)
+        cells = [_mean(scores, Block(task, scheme, *condition), value) for task in tasks]
+        columns = scores.by_task(scheme, condition, value)
         for over_tasks in (scores_lib.mean_of_tasks, scores_lib.median_of_tasks):
             cells.append(_text(over_tasks(columns)) if columns else "–")
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
     return lines
 
 
-def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
+def _ages(scores: Scores, condition: Condition) -> list[str]:
+    """Returns how old the replayed chunks were, for conditions with replay whose runs say it."""
+    ages = []
+    for task in scores.grid.config.tasks:
+        blocks = (Block(task, scheme, *condition) for scheme in scores.grid.config.schemes)
+        of_task = [float(row.get("replay_age") or "nan") for block in blocks for row in scores.rows(block, FINAL)]
+        if np.isfinite(of_task).any():
+            ages.append(f"{task} {np.nanmean(of_task):,.0f}")
+    return [f"Mean age of what is replayed, in updates: {', '.join(ages)}.", ""] if ages else []
+
+
+def _comparisons(scores: Scores, condition: Condition) -> list[str]:
     """Returns how the first scheme (V-trace if present) compares with every other one that is not the same runs."""
-    columns = {scheme: scores.by_task(scheme, fraction, lag) for scheme in scores.grid.config.schemes}
+    columns = {scheme: scores.by_task(scheme, condition) for scheme in scores.grid.config.schemes}
     complete = {scheme: column for scheme, column in columns.items() if column}
     first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
     if len(complete) < 2:
         return []
-    areas = {name: scores.by_task(name, fraction, lag, scores.areas) for name in complete}
+    areas = {name: scores.by_task(name, condition, scores.areas) for name in complete}
     same = [
         name for name, other in complete.items()
         if all(map(np.array_equal, complete[first] + areas[first], other + areas[name]))
@@ -70,7 +81,7 @@ def _comparisons(scores: Scores, fraction: float, lag: int) -> list[str]:
     return [*lines, "", words + (f" The same runs as `{first}`: {', '.join(alike)}." if alike else "")]
 
 
-def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
+def _sweep(scores: Scores, condition: Condition) -> list[str]:
     """Returns what the sweep found on the tasks that are swept, and which settings it chose."""
     grid, num_settings = scores.grid.config, scores.grid.config.num_settings
     tasks = [task for task in grid.tasks if grid.tasks[task].sweep]
@@ -81,7 +92,7 @@ def _sweep(scores: Scores, fraction: float, lag: int) -> list[str]:
     lines += _head(tasks)
     chosen = {}
     for scheme in grid.schemes:
-        blocks = [Block(task, scheme, fraction, lag) for task in grid.tasks]
+        blocks = [Block(task, scheme, *condition) for task in grid.tasks]
         chosen[scheme] = [scores.settings(block) for block in blocks]
         cells = [_spread(scores.sweep(block), num_settings) for block in blocks if block.task in tasks]
         lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
@@ -154,7 +165,7 @@ def write(grid: Grid, rows: Sequence[dict], folder: Path) -> list[Path]:
         drawn["robustness.png"] = figures.robustness
     if len(grid.config.lags) > 1:
         drawn["lag.png"] = figures.lag
-        if len(grid.config.replay_fractions) > 1:
+        if len(figures.replays(grid)) > 1:
             drawn["surface.png"] = figures.surface
     for name, draw in drawn.items():
         figure = draw(scores)

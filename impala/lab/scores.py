@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala.lab.grid import FINAL, SWEEP, Block, Cell, Grid, Setting, cell_of
+from impala.lab.grid import FINAL, SWEEP, Block, Cell, Condition, Grid, Setting, cell_of
 
 _NUM_BOOTSTRAP = 2000
 _LEAST_TASKS = 3  # that say something of other tasks
@@ -105,19 +105,13 @@ class Scores:
         blocks = (block for block, phase in self._rows if block.scheme == scheme and phase == FINAL)
         return sum(int(row["skipped_updates"] or 0) for block in blocks for row in self.rows(block, FINAL))
 
-    def conditions(self) -> Iterator[tuple[float, int]]:
-        """Yields (replay fraction, lag)."""
-        for fraction in self.grid.config.replay_fractions:
-            for lag in self.grid.config.lags:
-                yield fraction, lag
-
     def by_task(
-        self, scheme: str, fraction: float, lag: int, value: Callable[[Block], np.ndarray] | None = None
+        self, scheme: str, condition: Condition, value: Callable[[Block], np.ndarray] | None = None
     ) -> list[np.ndarray] | None:  # fmt: skip
         """Returns `value`, by default `finals`, of every task, scaled, [seeds] each; None while runs are missing."""
         columns = []
         for task in self.grid.config.tasks:
-            column = self.grid.scaled(task, (value or self.finals)(Block(task, scheme, fraction, lag)))
+            column = self.grid.scaled(task, (value or self.finals)(Block(task, scheme, *condition)))
             if len(column) < self.grid.num_seeds(task):
                 return None
             columns.append(column)
@@ -242,11 +236,6 @@ def _estimate(reduce, value, *groups: Sequence[np.ndarray]) -> Estimate:
         float(reduce(point, axis=0)), None if _has_single(*groups) else over_seeds,
         over_tasks if len(tasks) >= _LEAST_TASKS else None,
     )  # fmt: skip
-
-
-def condition_name(fraction: float, lag: int) -> str:
-    replay = "no replay" if not fraction else f"{100 * fraction:.3g} % replay"
-    return f"{replay}, lag {lag}"
 
 
 def interval(returns: np.ndarray) -> tuple[float, float]:

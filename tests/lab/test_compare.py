@@ -17,7 +17,7 @@ import pytest
 
 from impala.lab import cells, compare, report
 from impala.lab import scores as scores_lib
-from impala.lab.grid import FINAL, SWEEP, Block, Grid, cell_of
+from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
 from tests.lab.test_grid import LAB, SMALL
 from tests.programs import running
 
@@ -154,6 +154,17 @@ def test_code_that_changes_while_a_grid_runs_ends_it(tmp_path, monkeypatch):
     monkeypatch.setattr(compare.concurrent.futures, "ProcessPoolExecutor", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # it goes on where git did not answer
         compare.run(grid, results, num_workers=1, command="")
+
+
+def test_results_from_before_sizes_of_the_replay_count(finished, tmp_path):
+    folder, _, _ = finished
+    path, grid = tmp_path / "results.csv", Grid(folder / "grid.yaml")
+    with path.open("w", newline="") as file:
+        names = [name for name in compare.COLUMNS if name not in ("replay_size", "replay_age")]
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows(folder / "out"))
+    assert compare.Results(path, grid).returns == compare.Results(folder / "out" / "results.csv", grid).returns
 
 
 def test_a_damaged_row_is_named(finished, tmp_path, capsys):
@@ -322,9 +333,9 @@ def test_scores_are_means_over_settings_seed_by_seed(by_hand):
     np.testing.assert_array_equal(scores.finals(Block("cartpole", "none", 0.0, 1)), [3, 1])  # (4+2)/2, (0+2)/2
     np.testing.assert_array_equal(scores.finals(Block("catch", "vtrace", 0.0, 1)), [0.5, 0.5])
     np.testing.assert_array_equal(scores.sweep(Block("catch", "none", 0.0, 1)), [0.2, 0, -1])
-    np.testing.assert_allclose(scores.by_task("none", 0.0, 1), [[0.3, 0.1], [0.625, 0.625]])
-    np.testing.assert_allclose(scores.by_task("vtrace", 0.0, 1), [[0.8, 1.0], [0.75, 0.75]])
-    assert scores_lib.Scores(grid, table_rows[:-1]).by_task("vtrace", 0.0, 1) is None
+    np.testing.assert_allclose(scores.by_task("none", Condition(0.0, 1)), [[0.3, 0.1], [0.625, 0.625]])
+    np.testing.assert_allclose(scores.by_task("vtrace", Condition(0.0, 1)), [[0.8, 1.0], [0.75, 0.75]])
+    assert scores_lib.Scores(grid, table_rows[:-1]).by_task("vtrace", Condition(0.0, 1)) is None
 
 
 def test_curves_are_those_of_the_scores(by_hand):

@@ -7,7 +7,7 @@ import yaml
 
 from impala.config import ConfigError
 from impala.lab import cells
-from impala.lab.grid import FINAL, SWEEP, Block, Grid
+from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
 
 LAB = Path(__file__).parents[2] / "configs" / "lab"
 SMALL = dict(
@@ -36,6 +36,38 @@ def test_blocks_are_the_product(make):
     blocks = list(make().blocks())
     assert len(blocks) == len(set(blocks)) == 2 * 2 * 2
     assert Block("catch", "vtrace", 0.5, 2) in blocks
+
+
+def test_sizes_of_the_replay_are_conditions_where_something_is_replayed(make):
+    grid = make(replay_sizes=[16, 160], num_best=1, learning_rates=[1e-3], entropy_costs=[0.01])
+    none, small, large = ([Condition(f, lag, size) for lag in (0, 2)] for f, size in ((0.0, 0), (0.5, 16), (0.5, 160)))
+    assert grid.conditions() == none + small + large
+    assert list(map(str, grid.conditions()))[1::2] == [
+        "no replay, lag 2", "50 % replay of the newest 16, lag 2", "50 % replay of the newest 160, lag 2",
+    ]  # fmt: skip
+    assert grid.num_cells == 2 * 6 * 3
+    cells = [grid.finals(Block("catch", "vtrace", *condition), {})[0] for condition in grid.conditions()[1::2]]
+    assert [grid.cell_config(cell).replay.size for cell in cells] == [10_000, 16, 160]
+    assert len(set(map(grid.digest, cells))) == 3 and all(map(grid.has, cells))
+    assert not grid.has(cells[1]._replace(replay_size=0)) and not make().has(cells[1])
+
+
+def test_rows_from_before_sizes_are_of_the_tasks_own(make):
+    cell = make().sweep(Block("catch", "vtrace", 0.5, 2))[0]
+    row = {name: str(value) for name, value in cell._asdict().items()}
+    assert cell_of(row) == cell
+    assert cell_of({name: value for name, value in row.items() if name != "replay_size"}) == cell
+
+
+@pytest.mark.parametrize("size, lag, age", [(16, 0, 0.0), (16, 2, 2.0), (160, 0, 4.5)])
+def test_the_age_of_what_is_replayed_is_measured(make, size, lag, age):
+    """Of 16 fresh chunks an update, the newest 160 are of ten updates: 0 to 9 old, drawn uniformly."""
+    grid = make(replay_sizes=[size], lags=[lag])
+    cell = grid.sweep(Block("catch", "vtrace", 0.5, lag, size))[0]
+    config = grid.cell_config(cell).model_copy(update={"total_frames": 60_000})
+    result = cells.run(config, lag)
+    assert result["updates"] > 150
+    assert result["replay_age"] == pytest.approx(age, abs=0.05 + 0.05 * age)  # the first updates' data are younger
 
 
 def test_the_best_settings_of_the_sweep_get_seeds_of_their_own(make):
@@ -164,6 +196,9 @@ NAN = float("nan")
     (dict(tasks={"pnog": {"scale": [0.0, 1.0]}}), "pnog.yaml: No such file or directory"),
     (dict(schemes=["vtrace", "vtrace"]), "schemes: vtrace is named twice; expected each once"),
     (dict(lags=[1, 2, 1]), "lags: 1 is named twice"),
+    (dict(replay_sizes=[7, 7]), "replay_sizes: 7 is named twice"),
+    (dict(replay_sizes=[0]), "replay_sizes.0: got 0; input should be greater than or equal to 1"),
+    (dict(replay_sizes=[7], replay_fractions=[0.0]), "replay_sizes=[7]: nothing is replayed; expected a replay fraction"),
     (dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "sweep": False}}), "tasks: none is swept; expected one to choose among"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "num_seeds": 0}}), "tasks.catch.num_seeds: got 0"),
