@@ -176,6 +176,26 @@ def test_the_configurations_of_kept_runs_load(path):
     assert config_lib.load(path) and len(RUNS) > 10
 
 
+@pytest.mark.parametrize("word, overrides, line", [
+    ("dppo_catch", {"actor.num_actors": 4, "cluster.min_actors": 3},
+     "cluster.min_actors=3: with server.barrier an update awaits gradients of 4 workers, so that fewer would train nothing; "
+     "expected that or more, or null"),
+    ("dppo_catch", {"actor.num_actors": 4, "cluster.min_actors": 3, "server.num_late": 1}, None),
+    ("a3c_catch", {"actor.num_actors": 4, "cluster.min_actors": 1}, None),
+    ("seed_catch", {"actor.num_actors": 4, "actor.num_environments": 16, "actor.num_lanes": 1, "learner.num_learners": 2, "cluster.min_actors": 1},
+     "cluster.min_actors=1: of the 2 learners, which train in step, some would have no chunks; expected more, or null"),
+    ("seed_catch", {"actor.num_actors": 4, "actor.num_environments": 16, "actor.num_lanes": 1, "learner.num_learners": 2, "cluster.min_actors": 2}, None),
+])  # fmt: skip
+def test_a_run_on_a_cluster_that_begins_with_too_few_actors_to_train_is_refused(word, overrides, line):
+    def load():
+        return config_lib.load(f"configs/{word}.yaml", overrides)
+
+    if line:
+        assert line_of(load) == line
+    else:
+        assert load().cluster.min_actors == overrides["cluster.min_actors"]
+
+
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_target_return_that_is_never_reached_is_refused(value):
     assert line_of(with_({"target_return": value})) == f"target_return: got '{value}'; input should be a finite number"

@@ -114,6 +114,8 @@ def without_effect(config: Config) -> list[str]:
             f"agent.burn_in={config.agent.burn_in} has no effect on training with network.core=none, which has nothing "
             "to bring up to date; 0 saves its time"
         )
+    if config.loss.correction == "clear" and not config.replay.fraction:
+        lines.append("loss.correction=clear: nothing is replayed, so that it is vtrace; set replay.fraction")
     key = _LENGTH_OF.get(config.agent.name)
     corrects = config.loss.correction != "n_step" and not own.is_own(config.loss.correction)
     if key and corrects and leaves[key].value == 1:

@@ -188,7 +188,19 @@ class Config(Model):
         return self
 
     def _check_places(self) -> None:
-        """Refuses ports that are no range, and relays without actors."""
+        """Refuses ports that are no range, relays without actors, and a beginning with too few actors to train."""
+        least, num_learners = self.cluster.min_actors, self.learner.num_learners
+        if least is not None and self.has_parameter_server and self.server.barrier:
+            if least < (num_awaited := self.population.size * (self.actor.num_actors - self.server.num_late)):
+                raise ValueError(
+                    f"cluster.min_actors={least}: with server.barrier an update awaits gradients of {num_awaited}"
+                    " workers, so that fewer would train nothing; expected that or more, or null"
+                )
+        elif least is not None and least * (1 if self.program == "ga3c" else self.actor.num_lanes) < num_learners:
+            raise ValueError(
+                f"cluster.min_actors={least}: of the {num_learners} learners, which train in step, some would have no "
+                "chunks; expected more, or null"
+            )
         if self.cluster.first_port > self.cluster.last_port:
             raise ValueError(
                 f"cluster.first_port={self.cluster.first_port} > cluster.last_port={self.cluster.last_port}; "

@@ -1,6 +1,7 @@
 """Weights on their way back: published with a version by the learner, fetched in the background by actors."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -58,7 +59,7 @@ class Publisher:
 class Fetcher:
     """Asks for new weights during the last step of an unroll, so that the actor does not wait for the RPC.
 
-    An answer that has come long before they are needed is old: they are asked for again, and the actor waits for that.
+    An answer that came long before they are needed is old: they are asked for again, and the actor waits for that.
 
     Args:
       request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
@@ -74,13 +75,17 @@ class Fetcher:
         should_stop: Callable[[], bool] = lambda: False, period: int = 1,
     ):  # fmt: skip
         self._request, self._assign, self._should_stop = request, assign, should_stop
-        self._pending, self._asked, self._period, self._num_left = None, 0.0, period, 0
+        self._pending, self._came, self._period, self._num_left = None, math.inf, period, 0
         self.version = -1
 
     def prefetch(self) -> None:
         """Asks for weights newer than those in use, if they are due for the next unroll."""
         if self._pending is None and not self._num_left:
-            self._pending, self._asked = self._request(self.version), time.monotonic()
+            self._pending, self._came = self._request(self.version), math.inf
+            self._pending.add_done_callback(self._note_time)
+
+    def _note_time(self, pending) -> None:
+        self._came = time.monotonic()
 
     def sync(self) -> int:
         """Begins an unroll: brings the network up to date if that is due, and returns its version.
@@ -90,7 +95,7 @@ class Fetcher:
         if self._num_left:
             self._num_left -= 1
             return self.version
-        if self._pending is not None and self._pending.done() and time.monotonic() - self._asked > self._OLD_SECONDS:
+        if self._pending is not None and time.monotonic() - self._came > self._OLD_SECONDS:
             self._pending = None  # answered before a wait for room in the queue: there may be newer ones
         self.prefetch()
         pending, self._pending = self._pending, None

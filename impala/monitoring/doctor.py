@@ -20,11 +20,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import psutil
 from rich.console import Console
 from rich.text import Text
 
 import impala
+from impala.monitoring import machine
 
 PROBE_SECONDS = 90
 _PIP = f"{sys.executable} -m pip"
@@ -207,7 +207,7 @@ def _network() -> Iterator[Check]:
 
 def _resources() -> Iterator[Check]:
     warn = functools.partial(_check, otherwise="warn")
-    memory = psutil.virtual_memory().available / 2**30
+    memory = machine.available_memory() / 2**30
     yield warn("memory", memory >= 4, f"{memory:.1f} GiB available", "ps aux --sort=-rss | head")
     cores = len(os.sched_getaffinity(0))
     yield warn("cores", cores >= 2, f"{cores} for this process", "taskset -cp 0-$(($(nproc --all) - 1)) $$")

@@ -308,10 +308,12 @@ class Monitor:
         with self._lock:
             lags = np.concatenate(self._lags) if self._lags else np.array([], int)
             tasks = self._tasks.write(updates=self.updates, wall_seconds=self.wall_seconds)
-            row = self._row(memory, lags) | summary_columns(tasks) | counts | scheduled | {"queue_fill": queue_fill}
+            is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
+            row = self._row(memory, lags, is_replayed) | summary_columns(tasks) | counts | scheduled
+            row["queue_fill"] = queue_fill
             prefixes = [f"{column}/" for column in UNIT_COLUMNS]
             units = {prefix + layer: x for prefix in prefixes for layer, x in self._units(prefix).items()}
-            row["verdict"] = verdict(
+            row["verdict"] = None if row.get("server_busy_fraction") is not None else verdict(
                 learner_wait=row["learner_wait_fraction"],
                 actor_blocked=(row["actor_blocked_fraction"] or 0.0) + (row["actor_weights_fraction"] or 0.0),
                 queue_fill=queue_fill if queue_fill is not None else 0.0,
@@ -320,12 +322,11 @@ class Monitor:
             self._metrics.write({name: row[name] for name in COLUMNS if name in row})  # an own agent may have others
             self._begin_period()
         by_task = {f"tasks/{task['environment']}/return_mean": task["return_mean"] for task in tasks if len(tasks) > 1}
-        self._tensorboard.write(row | by_task | units, lags)
+        self._tensorboard.write(row | by_task | units, lags[~is_replayed])
         return row
 
-    def _row(self, memory, lags):
+    def _row(self, memory, lags, is_replayed):
         elapsed = max(time.monotonic() - self._period_started, 1e-9)
-        is_replayed = np.concatenate(self._is_replayed) if self._lags else np.array([], bool)
         largest = np.concatenate(self._largest_lags) if self._lags else lags
         measured = self._losses[0] if self._losses else {}
         losses = {

@@ -9,16 +9,15 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
                    four times more for each further optimizer of a server, twice in an actor, five times in a worker
 """
 
-import contextlib
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from impala import agents
 from impala.config import Config, ConfigError, flatten
+from impala.monitoring import machine
 from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num_bytes
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
@@ -50,13 +49,7 @@ class Part(NamedTuple):
 
 def budget_mb() -> float:
     """Returns how much memory of this machine, or of its container, a run may take."""
-    import psutil
-
-    limits = [psutil.virtual_memory().total / 1e6]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
-        with contextlib.suppress(OSError, ValueError):  # "max" if there is no limit
-            limits.append(int(Path(path).read_text()) / 1e6)
-    return _SHARE * min(limits)
+    return _SHARE * machine.total_memory() / 1e6
 
 
 def step_bytes(window: Chunk, num_fresh: int) -> int:

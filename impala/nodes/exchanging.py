@@ -132,23 +132,30 @@ class Exchange:
 
         The last gradient of the worker's earlier life may have reached some shards only: the others wait for it in a
         round that is over elsewhere. One that is not finite takes its place there, so that they go on without it. The
-        shards that are ahead refuse it at once, by its version: all shards have then heard of the same gradients.
+        shards that are ahead refuse it at once, by its version: all shards have then heard of the same gradients. Where
+        the others' rounds go on (`server.num_late`), versions also differ because they were read one after the other:
+        a shard waits only if it stands still between two reads.
 
         Args:
           join: takes over the parameters again, and returns their versions.
         """
         from impala.acting import remote
+        from impala.learning.server import Verdict
 
-        while len(set(self.versions)) > 1:
-            self._number += 1
-            pending = []
-            for request, shard, version in zip(self._requests, self._shards, self.versions):
-                head = np.array([version if version < max(self.versions) else -1, 0, 0], np.int64)
-                _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
-                pending.append(request(self._number, head, *arrays))
-            for one in pending:
-                remote.result_of(one, self._should_stop)
-            self.versions = join()
+        before, verdicts = [-1] * len(self.versions), []
+        while len(set(self.versions)) > 1 and Verdict.ENDED not in verdicts:
+            if self._should_stop():
+                raise remote.Stopped
+            waits = [now == then and now < max(self.versions) for now, then in zip(self.versions, before)]
+            if any(waits):
+                self._number += 1
+                pending = []
+                for request, shard, version, does_wait in zip(self._requests, self._shards, self.versions, waits):
+                    head = np.array([version if does_wait else -1, 0, 0], np.int64)
+                    _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
+                    pending.append(request(self._number, head, *arrays))
+                verdicts = [int(remote.result_of(one, self._should_stop)[0][0]) for one in pending]
+            before, self.versions = self.versions, join()
 
 
 def shards_of(config: Config, shapes: Sequence[tuple[int, ...]], facts: Facts, num_statistics: int) -> list[Shard]:

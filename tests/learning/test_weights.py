@@ -207,6 +207,20 @@ class Wire:
         return fetcher
 
 
+def test_an_answer_is_as_old_as_it_has_been_there_not_as_the_request_is():
+    wire = Wire()
+    fetcher = wire.fetcher(old_seconds=0.2)
+    fetcher.prefetch()
+    time.sleep(0.3)
+    wire.futures[0].set_result((5, ["a"]))
+    assert fetcher.sync() == 5 and wire.asked == [-1], "it came just now"
+    fetcher.prefetch()
+    wire.futures[1].set_result((6, ["b"]))
+    time.sleep(0.3)
+    threading.Timer(0.1, lambda: wire.futures[2].set_result((7, ["c"]))).start()
+    assert fetcher.sync() == 7 and wire.asked == [-1, 5, 5]
+
+
 def test_a_prefetched_answer_is_assigned_at_the_next_sync():
     wire = Wire()
     fetcher = wire.fetcher()

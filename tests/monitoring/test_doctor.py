@@ -9,7 +9,7 @@ import pytest
 from impala.monitoring import doctor
 
 WORKS = doctor.Probe("tensorflow==2.15.1", "print('GPUs: 0'); print('2.15.1')")
-MEMORY = collections.namedtuple("Memory", ["available"])
+MEMORY = collections.namedtuple("Memory", ["available", "total"], defaults=[2**60])
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_what_training_can_do_without_only_warns(monkeypatch, capsys, quick, tmp
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", "proxy.example:3128")
     show_a_gpu(monkeypatch, tmp_path)
-    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: MEMORY(available=3 * 2**30))
+    monkeypatch.setattr(doctor.machine.psutil, "virtual_memory", lambda: MEMORY(available=3 * 2**30))
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0})
     assert doctor.main() == 0
     lines = lines_of(capsys)
@@ -114,6 +114,18 @@ def test_what_training_can_do_without_only_warns(monkeypatch, capsys, quick, tmp
     monkeypatch.setenv("PATH", "/nonexistent")  # no nvidia-smi: CUDA's libraries would be of no use
     check = by_name()["GPUs"]
     assert check.status == "ok" and "training runs on the CPU" in check.detail
+
+
+def test_memory_is_the_containers_where_it_has_a_limit(monkeypatch, tmp_path, quick):
+    (tmp_path / "limit").write_text(f"{6 * 2**30}\n")
+    (tmp_path / "used").write_text(f"{4 * 2**30}\n")
+    monkeypatch.setattr(doctor.machine, "_LIMITS", [(tmp_path / "limit", tmp_path / "used")])
+    monkeypatch.setattr(doctor.machine.psutil, "virtual_memory", lambda: MEMORY(total=64 * 2**30, available=50 * 2**30))
+    assert doctor.machine.total_memory() == 6 * 2**30
+    check = by_name()["memory"]
+    assert (check.status, check.detail) == ("warn", "2.0 GiB available")
+    (tmp_path / "limit").write_text("max\n")
+    assert doctor.machine.total_memory() == 64 * 2**30 and by_name()["memory"].status == "ok"
 
 
 def test_remedies_of_a_wheel_need_no_checkout(monkeypatch, quick, tmp_path):

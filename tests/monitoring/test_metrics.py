@@ -72,6 +72,19 @@ def test_what_only_some_updates_measure_is_the_mean_of_those(tmp_path):
     assert write_row(monitor)["silent_units"] == "", "a network that tells of no hidden layer"
 
 
+def test_tensorboards_histogram_of_lags_is_of_fresh_chunks_as_the_columns_are(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorflow import make_ndarray
+
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(900, UPDATE, chunks(897, 0, replayed=(0, 1)))
+    lag = write_row(monitor)["lag_max"]
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    buckets = make_ndarray(events.Tensors("lag")[0].tensor_proto)  # [n, 3]: from, to, count
+    assert buckets[:, 2].sum() == 1 and buckets[:, :2].max() < lag + 1 < 10
+
+
 def test_a_layer_is_silent_as_far_as_it_was_for_twelve_rows(tmp_path):
     """Rows that measured nothing do not count."""
     monitor = make_monitor(tmp_path)
@@ -284,6 +297,20 @@ def test_dashboard_in_a_terminal_and_without_one(tmp_path):
     for word in ("policy lag", "queue fill", "learner waits", "memory", "left", row["verdict"], "entropy", "2, 12,000 frames lost",
                  "2 hosts: a: learner/0; b: actor/0"):  # fmt: skip
         assert word in drawn, word
+
+
+def test_a_parameter_server_has_no_verdict_but_its_time(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.add_update(8, UPDATE, chunks(7, 5))
+    row = monitor.write_row(
+        scheduled={}, queue_fill=None, counts=dict(skipped_updates=0, server_busy_fraction=0.031, target_copies=None)
+    )
+    assert logs.read_csv(tmp_path / "metrics.csv")[-1]["verdict"] == ""
+    plain = Console(file=open(tmp_path / "plain", "w+"), force_terminal=False, width=200)
+    with dashboard.Dashboard("run", total_frames=10_000, console=plain) as screen:
+        screen.update(row)
+    plain.file.seek(0)
+    assert "server busy 3" in plain.file.read()
 
 
 def test_the_dashboard_of_an_agent_that_replays(tmp_path):

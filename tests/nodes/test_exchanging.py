@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from impala import config as config_lib
+from impala.acting import remote
+from impala.learning import server
 from impala.nodes import checking, exchanging, server_node, workers
 from impala.nodes.run import Run
 
@@ -78,3 +80,34 @@ def test_weights_are_the_same_bit_for_bit_through_one_shard_and_through_three(co
         for one, three in zip(of_one, of_three, strict=True):
             np.testing.assert_array_equal(one, three)
     assert min(np.abs(last - array).max() for array, last in zip(first, weights[1][-1])) > 0.001, "all weights moved"
+
+
+def agreeing(versions, answers=(), *, stops=False):
+    """An exchange with two shards that agrees; `answers`: what joining finds, time after time. Returns what was sent."""
+    sent, joined = [], iter(answers)
+
+    def request(number, head, *arrays):
+        sent.append(int(head[0]))
+        verdict = [np.array([server.Verdict.ENDED, 1, 0]), *arrays]
+        return SimpleNamespace(wait=lambda seconds: True, result=lambda: verdict)
+
+    parts = [exchanging.Shard([0], [(2,)], 1, 1, 4, 0, 2)] * 2
+    exchange = exchanging.Exchange(
+        [request] * 2, parts, versions, frames_per_step=1, should_stop=lambda: stops and not next(joined, None)
+    )
+    exchange.agree(lambda: next(joined))
+    return sent, exchange.versions
+
+
+def test_shards_that_go_on_meanwhile_are_sent_no_gradient_that_is_none():
+    """With `server.num_late` the others' rounds end without whoever joins, and between two of its reads."""
+    assert agreeing([10, 11], [[12, 13], [14, 14]]) == ([], [14, 14])
+
+
+def test_a_shard_that_waits_is_sent_one_and_the_end_is_heard():
+    assert agreeing([10, 11], [[10, 12], [10, 12]]) == ([10, -1], [10, 12])
+
+
+def test_a_worker_whose_shards_never_agree_stops_when_it_is_to():
+    with pytest.raises(remote.Stopped):
+        agreeing([10, 11], stops=True)

@@ -106,7 +106,7 @@ def test_all_shards_of_a_barrier_hear_of_what_takes_the_place_of_a_lost_gradient
 
     def request(of, pool, number, head, *arrays):
         answer = pool.submit(push, of, 0, 1, number, int(head[0]), bool(head[2] & 1))
-        return SimpleNamespace(wait=lambda seconds: bool(futures.wait([answer], seconds).done), result=lambda: answer.result(0))
+        return SimpleNamespace(wait=lambda seconds: bool(futures.wait([answer], seconds).done), result=lambda: [[answer.result(0), 0, 0]])
 
     with futures.ThreadPoolExecutor(5) as pool:
         waiting = [pool.submit(push, of, worker, 0, 1, 0) for of, worker in zip([server, *shards], (0, 1, 1))]
