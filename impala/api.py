@@ -16,6 +16,7 @@ import numpy as np
 
 from impala import config as config_lib
 from impala import environments, lockstep
+from impala.config import uses
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
 from impala.monitoring.tasks import WINDOW
@@ -79,7 +80,8 @@ class Impala:
 
     def __init__(self, environment, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
         environment = _name_of(environment)
-        defaults = _DEFAULTS.get(environment.partition(":")[0], _VECTORS)
+        defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), (overrides or {}).get("agent.name")
+        defaults = {key: x for key, x in defaults.items() if agent is None or uses.is_of_agent(key, agent)}
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
         config = config_lib.build({}, defaults | chosen | (overrides or {}))
         checking.check(config)
@@ -88,11 +90,11 @@ class Impala:
     def _begin(self, config: config_lib.Config, lag: int, incarnation: int = 0) -> None:
         if not isinstance(lag, numbers.Integral) or lag < 0:
             raise config_lib.ConfigError([f"Impala: lag={lag!r}; expected a whole number of updates, 0 or more"])
-        if config.replays_alone or config.has_parameter_server:
-            raise config_lib.ConfigError([
-                f"Impala: program={config.program} with agent.name={config.agent.name}; expected one that learns from "
-                "unrolls (impala, seed, ga3c); `impala evaluate` and `impala export` take runs of all programs"
-            ])  # fmt: skip
+        try:
+            checking.check_lockstep(config)
+        except config_lib.ConfigError as error:
+            line = f"Impala: {error.lines[0]}; `impala evaluate` and `impala export` take runs of all programs"
+            raise config_lib.ConfigError([line]) from None
         self.config, self._lag = config, lag
         self._lockstep = lockstep.Lockstep(config, lag=lag, incarnation=incarnation)
         self._scores: collections.deque[float] = collections.deque(maxlen=WINDOW)

@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import errno
 import functools
+import io
 import os
 import re
 import shlex
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status, as the README lists them."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     status, options = 1, None
+    _prepare_streams()
     with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
         sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
@@ -130,10 +132,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options and options.command is not train and error.filename:  # `train` says itself what it could not write
             print(f"{error.filename}: {error.strerror}; expected a file or folder that can be used", file=sys.stderr)
             return 1
-        if error.errno != errno.EIO:  # the terminal went away: its output is lost, the status is not
+        if error.errno not in (errno.EIO, errno.ENOSPC) or error.filename:
             raise
+        if error.errno == errno.ENOSPC:  # else the terminal went away: its output is lost, the status is not
+            print("standard output: No space left on device", file=sys.stderr)
+            status = status or int(options is None or options.command is not train)  # what was asked for is lost
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
+
+
+def _prepare_streams() -> None:
+    """Lets output go nowhere where a stream was closed, and writes "?" for what its encoding lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # `impala train … >&-`, or a service's
+            setattr(sys, name, open(os.devnull, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError):  # it is another file than when Python began
+                stream.reconfigure(errors="replace")
 
 
 def _raise_on_interrupt() -> None:
@@ -256,7 +272,7 @@ def _configuration(path: str | None, rest: list[str]) -> config_lib.Config:
     overrides = {_SHORT_KEYS.get(key, key): value for key, value in overrides.items()}
     if path is None:
         return config_lib.build({}, overrides)
-    if Path(path).is_file() and shipped.is_grid(Path(path)):
+    if shipped.is_grid(Path(path)):
         line = f"{Path(path).name}: is a grid, not a configuration; expected impala compare --config {path}"
         raise config_lib.ConfigError([line])
     try:

@@ -52,6 +52,12 @@ def test_a_class_is_learned():
     assert Impala(Guess).config.environment.name == agent.config.environment.name == "handed-in/Guess-v0"
 
 
+def test_action_values_learn_from_unrolls_too():
+    """The defaults are the actor-critic's; those that another agent has no use for are left out."""
+    agent = Impala("catch", correction="retrace", overrides={"agent.name": "q_unrolls"})
+    assert agent.learn(600).config.loss.correction == "retrace" and agent.config.learner.learning_rate == 3e-3
+
+
 def test_an_evaluation_is_told_though_its_file_cannot_be_written(tmp_path, capsys):
     folder = Impala("catch").save(tmp_path / "agent")
     (folder / "evaluations.csv").mkdir()

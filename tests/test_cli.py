@@ -77,6 +77,9 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
          "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
         (["--program", "a3c", "--actor.num-environments", "8", "--actor.num-lanes", "1", "--profile"],
          "--profile: program=a3c has no learner; expected another program"),
+        (["--config", 300 * "a"], None),
+        (["--run", b"x\xff".decode(errors="surrogateescape")], "--run x?: no UTF-8; expected another name"),
+        (["--run", 300 * "a"], f"--run {300 * 'a'}: File name too long; expected a folder of yours"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
         (["--restart", "pong"], "impala train --config configs/catch.yaml … pong: expected one of the two"),
@@ -88,6 +91,19 @@ def test_one_line_per_error(capsys, tmp_path, arguments, expected):
     if expected:
         assert lines == [expected]
     assert not (tmp_path / "run").exists()  # nothing was made
+
+
+@pytest.mark.parametrize("shell, status, says", [
+    ("{impala} runs {folder} >&-", 0, ""),
+    ("{impala} runs {folder} >&- 2>&-", 0, ""),
+    ("{impala} runs {folder} >/dev/full", 1, "standard output: No space left on device\n"),
+    ("PYTHONIOENCODING=ascii {impala} runs {folder}/nö", 2, "/n?: "),
+])  # fmt: skip
+def test_a_stream_that_is_closed_full_or_of_another_encoding_is_no_traceback(tmp_path, shell, status, says):
+    command = shell.format(impala=f"{sys.executable} -m impala", folder=tmp_path)
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, "Traceback" in result.stderr) == (status, False), result.stderr
+    assert says in result.stderr and result.stderr.count("\n") == bool(says)
 
 
 def test_a_key_that_looks_like_an_option_is_a_key(capsys):
@@ -420,7 +436,7 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     files = {path.relative_to("configs").with_suffix("").as_posix() for path in Path("configs").rglob("*.yaml")}
     trainings, grids = listed(capsys, "train"), listed(capsys, "compare")
     assert trainings.keys() | {f"lab/{word}" for word in grids} == files and not trainings.keys() & grids.keys()
-    assert grids.keys() == {"corrections", "lag", "lag_values", "q_schemes", "schemes", "schemes_equal", "schemes_minatar", "surface"} and {"pong", "catch", "lab/catch"} < trainings.keys()
+    assert grids.keys() == {"corrections", "lag", "lag_values", "q_schemes", "schemes", "schemes_equal", "schemes_minatar", "surface", "q_ages"} and {"pong", "catch", "lab/catch"} < trainings.keys()
     assert trainings["pong"] == "Pong on two cores." and all(len(text) <= 110 for text in (trainings | grids).values())
     for word in trainings:
         shipped = config_lib.shipped.path_of(word, config_lib.shipped.trainings(), "--config")

@@ -818,3 +818,9 @@ def test_which_agents_explore_beyond_their_policy_is_said_alike_in_both_places()
     for name in uses.ALL_AGENTS:
         agent = importlib.import_module(f"impala.agents.{name}")
         assert agent.EXPLORES_BEYOND_ITS_POLICY == (name in uses.EXPLORING), name
+
+
+def test_a_section_that_is_given_whole_changes_the_keys_that_it_names():
+    """`--learner '{batch_size: 8}'`, or the same in Python."""
+    made, shipped_one = config_lib.load("configs/pong.yaml", {"learner": {"batch_size": 16}}), config_lib.load("configs/pong.yaml")
+    assert made.learner == shipped_one.learner.model_copy(update={"batch_size": 16}) and shipped_one.learner.batch_size != 16

@@ -29,7 +29,7 @@ from impala import agents
 from impala import config as config_lib
 from impala.bench import central_inference, frames, group, parameter_server, parts, schemes, traffic, whole, windows
 from impala.nodes import estimates
-from impala.nodes.checking import check
+from impala.nodes.checking import check, check_lockstep
 
 _PART_SECONDS, _SCHEMES_SECONDS = 6.0, 30.0
 _PARTS = {"env": parts.environment_rate, "inference": parts.inference_rate, "learner": parts.learner_rate}
@@ -138,6 +138,8 @@ def main(
         if one.population.size > 1:
             line = f"population.size={one.population.size}: the bench runs one member; expected --population.size 1"
             raise config_lib.ConfigError([line])
+    if not (against or config.replays_alone or config.has_parameter_server):
+        check_lockstep(config)
     if output and (output.is_dir() or not output.parent.is_dir()):
         raise config_lib.ConfigError([f"--json {output}: expected a file in a folder that exists"])
     result = compare(config, against) if against else measure(config)

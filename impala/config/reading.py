@@ -134,7 +134,8 @@ def build(data: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Config:
                 errors.append(f"{key}: {parent} is not a section{nearest(key, keys())}")
                 break
         else:
-            node[last] = value
+            old = node.get(last)
+            node[last] = _merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
     try:
         config = Config.model_validate(merged)
     except pydantic.ValidationError as error:

@@ -1,5 +1,6 @@
 """The configurations that come with the package, each called by a word: `impala train pong`, `impala compare lag`."""
 
+import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ def path_of(word: str, shipped: Mapping[str, Path], usage: str) -> Path:
       ConfigError: there is none; `usage` is the option that takes a user's own file.
     """
     if word not in shipped:
-        hint = f"; did you mean {usage} {word}?" if Path(word).is_file() else nearest(word, shipped)
+        hint = f"; did you mean {usage} {word}?" if _is_file(Path(word)) else nearest(word, shipped)
         name, are_grids = Path(word).name, shipped.keys() <= grids().keys()
         if name in grids() and not are_grids:
             hint = f"; {name} is a grid: impala compare {name}"
@@ -53,7 +54,16 @@ def _word(path: Path) -> str:
 
 
 def is_grid(path: Path) -> bool:
-    return re.search(r"^schemes:", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE) is not None
+    """Returns whether a file is a grid; not if it cannot be read."""
+    text = path.read_text(encoding="utf-8", errors="replace") if _is_file(path) and os.access(path, os.R_OK) else ""
+    return re.search(r"^schemes:", text, flags=re.MULTILINE) is not None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long, or its folder is another user's
+        return False
 
 
 def _first_sentence(path: Path) -> str:

@@ -238,7 +238,7 @@ def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
     if not _pick(grid, results, set(), 1):
         print(f"all {len(results.returns)} cells in {folder} were trained before; only the report is written again")
     else:
-        (folder / "command.txt").write_text(f"{command}\n")
+        (folder / "command.txt").write_text(f"{command}\n", encoding="utf-8", errors="surrogateescape")
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)
     try:

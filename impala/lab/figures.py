@@ -118,7 +118,7 @@ def lag(scores: Scores):
         row[0].set_ylabel("return")
     for axis in axes[-1]:
         axis.set_xlabel("policy lag, updates")
-    axes[0, 0].legend(fontsize=7)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 
 

@@ -81,6 +81,8 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(
                     f"variants: {name!r}; expected a name of its own that `schemes` lists, and its `correction`"
                 )
+        if "policy_epsilon" in self.q_agent:
+            raise ValueError("q_agent: policy_epsilon is what policy_epsilons sets; expected it there")
         if q_based := [scheme for scheme in self.schemes if self.is_q_based(scheme)]:
             if not self.num_evaluations:
                 raise ValueError(
@@ -225,6 +227,12 @@ class Grid:
 
         try:
             config = self.cell_config(Cell(SWEEP, *block, *self._settings[block.scheme][0], 0))
+            checking.check_lockstep(config)
+            for key, number in (
+                ("population.size", config.population.size), ("learner.num_learners", config.learner.num_learners),
+            ):  # fmt: skip
+                if number > 1:
+                    raise ConfigError([f"{key}={number}: one learner trains a cell; expected 1"])
             spec = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]

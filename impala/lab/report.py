@@ -68,7 +68,7 @@ def _comparisons(scores: Scores, condition: Condition) -> list[str]:
     areas = {name: scores.by_task(name, condition, scores.areas) for name in complete}
     same = [
         name for name, other in complete.items()
-        if all(map(np.array_equal, complete[first] + areas[first], other + areas[name]))
+        if all(map(_are_same, complete[first] + areas[first], other + areas[name]))
     ]  # fmt: skip
     pairs = {name: (complete[first], other) for name, other in complete.items() if name not in same}
     adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
@@ -79,6 +79,10 @@ def _comparisons(scores: Scores, condition: Condition) -> list[str]:
     words = f"†: not 0 over seeds, at 5 % for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
     alike = [f"`{name}`" for name in same if name != first]
     return [*lines, "", words + (f" The same runs as `{first}`: {', '.join(alike)}." if alike else "")]
+
+
+def _are_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other, equal_nan=True)  # NaN where no episode ended
 
 
 def _sweep(scores: Scores, condition: Condition) -> list[str]:
@@ -159,7 +163,8 @@ def write(grid: Grid, rows: Sequence[dict], folder: Path) -> list[Path]:
     """Writes table.md and the figures of whatever is finished; returns the paths."""
     scores = Scores(grid, rows)
     paths = [folder / "table.md"]
-    paths[0].write_text("\n".join([table(scores), *([_provenance(scores.all_rows)] if scores.all_rows else [])]) + "\n")
+    text = "\n".join([table(scores), *([_provenance(scores.all_rows)] if scores.all_rows else [])]) + "\n"
+    paths[0].write_text(text, encoding="utf-8")
     drawn = {"curves.png": figures.curves, "means.png": figures.means}
     if grid.config.num_settings > 1:
         drawn["robustness.png"] = figures.robustness
@@ -167,6 +172,8 @@ def write(grid: Grid, rows: Sequence[dict], folder: Path) -> list[Path]:
         drawn["lag.png"] = figures.lag
         if len(figures.replays(grid)) > 1:
             drawn["surface.png"] = figures.surface
+    for name in {"robustness.png", "lag.png", "surface.png"} - drawn.keys():  # of a grid with more conditions
+        (folder / name).unlink(missing_ok=True)
     for name, draw in drawn.items():
         figure = draw(scores)
         figure.savefig(folder / name, dpi=120)

@@ -29,7 +29,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path, config: config_lib.Config, *, restart: bool = False):
-        self.path = Path(path).resolve()
+        self.path = _resolved(path)
         if restart and self.path.exists():
             self._refuse_others()
             lock = self._lock_or_refuse()
@@ -143,7 +143,7 @@ class RunFolder:
             path.parent.mkdir(exist_ok=True)
             temporary = path.with_name(path.name + ".tmp")
             try:
-                temporary.write_text(text)
+                temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # a path may be no UTF-8
                 temporary.replace(path)
             except OSError:
                 temporary.unlink(missing_ok=True)  # else the folder would hold something but no run
@@ -182,9 +182,24 @@ def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
     Raises:
       ConfigError: the run's own configuration cannot be read.
     """
-    if not _can_resume(path):
+    if not _can_resume(_resolved(path)):
         return config
     return config_lib.over(config_lib.load(path / "config.yaml"), config)
+
+
+def _resolved(path: str | Path) -> Path:
+    """Returns the absolute path of a run's folder, or refuses one that cannot be looked at."""
+    try:
+        found = Path(path).resolve()
+        found.exists()
+        str(found).encode()
+    except UnicodeEncodeError:  # TensorFlow opens no such file
+        shown = str(path).encode(errors="replace").decode()
+        raise config_lib.ConfigError([f"--run {shown}: no UTF-8; expected another name"]) from None
+    except (OSError, RuntimeError) as error:  # a name too long, another user's folder; a link to itself
+        reason = error.strerror if isinstance(error, OSError) else "a link that leads to itself"
+        raise config_lib.ConfigError([f"--run {path}: {reason}; expected a folder of yours"]) from None
+    return found
 
 
 def _can_resume(path: Path) -> bool:

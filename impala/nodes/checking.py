@@ -35,6 +35,25 @@ def check(config: Config) -> EnvironmentSpec:
     return specs[0]._replace(name=", ".join(tasks))
 
 
+def check_lockstep(config: Config) -> None:
+    """Refuses what `lockstep.Lockstep` does not train.
+
+    Raises:
+      ConfigError: the program learns from other things than unrolls, or several tasks cannot share the fresh chunks.
+    """
+    num_tasks = len(config.environment.tasks)
+    if config.replays_alone or config.has_parameter_server:
+        raise ConfigError([
+            f"program={config.program} with agent.name={config.agent.name}; expected one that learns from "
+            "unrolls (impala, seed, ga3c)"
+        ])  # fmt: skip
+    if config.num_fresh % num_tasks:
+        raise ConfigError([
+            f"learner.batch_size={config.learner.batch_size}: {config.num_fresh} fresh chunks a batch; in lockstep "
+            f"expected a multiple of the {num_tasks} tasks"
+        ])  # fmt: skip
+
+
 def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     from impala import environments
 

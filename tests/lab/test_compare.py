@@ -390,6 +390,20 @@ def test_a_scheme_with_the_first_ones_runs_is_not_compared(by_hand):
     rows = [row for row in table_rows if row["scheme"] == "vtrace"]
     table = report.table(scores_lib.Scores(grid, rows + [row | {"scheme": "none"} for row in rows]))
     assert "for 0 comparisons together (Welch's test, Holm's correction). The same runs as `vtrace`: `none`." in table
+    nothing = {"return": "nan", "curve": " ".join(25 * ["nan"])}
+    without_episodes = [row | nothing if row["phase"] == "final" else row for row in rows]
+    assert "for 0 comparisons together" in report.table(
+        scores_lib.Scores(grid, without_episodes + [row | {"scheme": "none"} for row in without_episodes])
+    )
+
+
+def test_figures_of_conditions_that_are_gone_go_too(by_hand, tmp_path):
+    grid, table_rows = by_hand
+    for name in ("surface.png", "lag.png", "mine.png"):
+        (tmp_path / name).write_text("of an earlier grid")
+    written = {path.name for path in report.write(grid, table_rows, tmp_path)}
+    assert not written & {"surface.png", "lag.png"}
+    assert (tmp_path / "mine.png").exists() and not any((tmp_path / name).exists() for name in ("surface.png", "lag.png"))
 
 
 def test_rows_that_are_not_of_the_grid_count_for_nothing(by_hand):

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from impala import config as config_lib
 from impala.config import ConfigError
 from impala.lab import cells
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
+from impala.nodes import checking
 
 LAB = Path(__file__).parents[2] / "configs" / "lab"
 SMALL = dict(
@@ -197,6 +199,7 @@ NAN = float("nan")
     (dict(schemes=["vtrace", "vtrace"]), "schemes: vtrace is named twice; expected each once"),
     (dict(lags=[1, 2, 1]), "lags: 1 is named twice"),
     (dict(replay_sizes=[7, 7]), "replay_sizes: 7 is named twice"),
+    (Q_BASED | dict(q_agent={"policy_epsilon": 0.3}), "q_agent: policy_epsilon is what policy_epsilons sets"),
     (dict(replay_sizes=[0]), "replay_sizes.0: got 0; input should be greater than or equal to 1"),
     (dict(replay_sizes=[7], replay_fractions=[0.0]), "replay_sizes=[7]: nothing is replayed; expected a replay fraction"),
     (dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
@@ -219,6 +222,24 @@ NAN = float("nan")
 def test_refusals_name_the_reason(make, changes, line):
     lines = refused(make, **changes)
     assert any(line in written for written in lines), lines
+
+
+@pytest.mark.parametrize("changes, line", [
+    ("program: a3c\nactor: {num_environments: 32, num_lanes: 1}\n", "expected one that learns from unrolls (impala, seed, ga3c)"),
+    ("population: {size: 2}\n", "catch, none: population.size=2: one learner trains a cell; expected 1"),
+])  # fmt: skip
+def test_a_task_that_lockstep_does_not_train_is_refused(make, tmp_path, changes, line):
+    make()
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text() + changes)
+    with pytest.raises(ConfigError) as caught:
+        Grid(tmp_path / "grid.yaml")
+    assert any(line in written for written in caught.value.lines), caught.value.lines
+
+
+def test_tasks_share_the_fresh_chunks_or_are_refused():
+    made = config_lib.load("configs/catch.yaml", {"environment.name": ["catch", "river_swim", "cliff_walking"], "actor.num_environments": 6, "actor.num_lanes": 3, "target_return": None})
+    with pytest.raises(ConfigError, match="8 fresh chunks a batch; in lockstep expected a multiple of the 3 tasks"):
+        checking.check_lockstep(made)
 
 
 def test_a_digest_is_of_everything_that_a_cell_is_trained_with(make, tmp_path):
