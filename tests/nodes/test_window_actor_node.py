@@ -176,8 +176,8 @@ def test_no_more_windows_are_on_their_way_than_an_actor_may_have(make, monkeypat
 
     acting = threading.Thread(target=node.run, daemon=True)
     acting.start()
-    wait_for(lambda: sum(num_created) > 33 + 2 * 4, 30, "each lane has four on their way, and one of them two more")
-    time.sleep(1.0)
+    wait_for(lambda: sum(num_created) > 33 + 4, 30, "a lane has four on their way, and one or two more")
+    time.sleep(1.0)  # the other one has none to four: the table lets in whose come first
     before = sum(num_created)
     assert before <= 33 + 2 * 4 + 2 and num_inserted() == 33 and acting.is_alive(), "it waits for room"
     assert len(list(client.sample(tables.REPLAY, 20, emit_timesteps=False))) == 20
