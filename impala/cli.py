@@ -132,11 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options and options.command is not train and error.filename:  # `train` says itself what it could not write
             print(f"{error.filename}: {error.strerror}; expected a file or folder that can be used", file=sys.stderr)
             return 1
-        if error.errno not in (errno.EIO, errno.ENOSPC) or error.filename:
-            raise
-        if error.errno == errno.ENOSPC:  # else the terminal went away: its output is lost, the status is not
+        if error.errno == errno.ENOSPC and _is_full(sys.stdout):
             print("standard output: No space left on device", file=sys.stderr)
             status = status or int(options is None or options.command is not train)  # what was asked for is lost
+        elif error.errno != errno.EIO:  # that one: the terminal went away; its output is lost, the status is not
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return status
 
@@ -150,6 +150,15 @@ def _prepare_streams() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):  # it is another file than when Python began
                 stream.reconfigure(errors="replace")
+
+
+def _is_full(stream) -> bool:
+    """Returns whether a stream takes nothing more: an error of `write` does not say which file it was."""
+    try:
+        os.write(stream.fileno(), b"\n")
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return False
 
 
 def _raise_on_interrupt() -> None:

@@ -62,8 +62,7 @@ class Lockstep:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
         self._config, self._lag = config, lag
         num_tasks = len(config.environment.tasks)
-        if config.num_fresh % num_tasks:
-            raise ValueError(f"{config.num_fresh} fresh chunks a batch; expected a multiple of the {num_tasks} tasks")
+        checking.check_lockstep(config)
         environments = environments or [
             parts.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]

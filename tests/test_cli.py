@@ -106,6 +106,17 @@ def test_a_stream_that_is_closed_full_or_of_another_encoding_is_no_traceback(tmp
     assert says in result.stderr and result.stderr.count("\n") == bool(says)
 
 
+def test_a_full_disk_elsewhere_is_not_said_of_standard_output(monkeypatch, capsys):
+    """`write` of a file names none."""
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli, "_raise_on_interrupt", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        cli.main(["runs", "."])
+    assert "standard output" not in capsys.readouterr().err
+
+
 def test_a_key_that_looks_like_an_option_is_a_key(capsys):
     lines = refused(capsys, "cluster", "slurm", "catch", "--memory-growth", 3, "--time", "soon")
     assert not [line for line in lines if "memory-growth" in line]

@@ -1,6 +1,5 @@
 """The configurations that come with the package, each called by a word: `impala train pong`, `impala compare lag`."""
 
-import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -55,7 +54,10 @@ def _word(path: Path) -> str:
 
 def is_grid(path: Path) -> bool:
     """Returns whether a file is a grid; not if it cannot be read."""
-    text = path.read_text(encoding="utf-8", errors="replace") if _is_file(path) and os.access(path, os.R_OK) else ""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    except OSError:
+        return False
     return re.search(r"^schemes:", text, flags=re.MULTILINE) is not None
 
 

@@ -84,9 +84,6 @@ class Fetcher:
             self._pending, self._came = self._request(self.version), math.inf
             self._pending.add_done_callback(self._note_time)
 
-    def _note_time(self, pending) -> None:
-        self._came = time.monotonic()
-
     def sync(self) -> int:
         """Begins an unroll: brings the network up to date if that is due, and returns its version.
 
@@ -108,3 +105,6 @@ class Fetcher:
             self._assign(Weights(version, arrays))
             self.version = version
         return self.version
+
+    def _note_time(self, pending) -> None:
+        self._came = time.monotonic()
