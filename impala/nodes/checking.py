@@ -6,6 +6,8 @@ from impala.nodes import own_parts
 from impala.nodes.parts import make_environment
 from impala.types import EnvironmentSpec
 
+_FEWEST_TENSORS = 2  # of any network: those of its last layer
+
 
 def check(config: Config) -> EnvironmentSpec:
     """Returns the environments' spec, after checks that `config` cannot make: that all exists here and fits together.
@@ -15,7 +17,7 @@ def check(config: Config) -> EnvironmentSpec:
     Raises:
       ConfigError: an environment is unknown, cannot be made or does not return what it announces, several are not
         alike, the torso does not take their observations, or the correction does not take their actions; a part of the
-        user's own cannot be imported, or does not do what is asked of it.
+        user's own cannot be imported, or does not do what is asked of it; there are more shards than tensors.
     """
     from impala import environments
 
@@ -30,7 +32,7 @@ def check(config: Config) -> EnvironmentSpec:
     else:
         agents.of(config).check(config, specs[0])
     _check_length(config, specs[0])
-    if config.own_parts:
+    if config.own_parts or config.has_parameter_server and config.server.num_shards > _FEWEST_TENSORS:
         own_parts.try_out(config, specs[0])
     return specs[0]._replace(name=", ".join(tasks))
 

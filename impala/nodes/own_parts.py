@@ -1,6 +1,7 @@
-"""Parts of the user's own, tried out before a run depends on them, in a process that ends afterwards.
+"""What only TensorFlow can tell before a run, in a process that ends afterwards: the launcher does without TensorFlow.
 
-It imports TensorFlow, which the launcher does without.
+Parts of the user's own are tried out there, and a network's tensors counted, each of which one shard of a parameter
+server can hold.
 """
 
 import json
@@ -52,10 +53,11 @@ def check_agent(config: Config, spec: EnvironmentSpec) -> None:
 
 
 def try_out(config: Config, spec: EnvironmentSpec) -> None:
-    """Makes and calls the configured parts of the user's own on zeros.
+    """Makes and calls the configured parts of the user's own on zeros, and makes the network that shards divide.
 
     Raises:
-      ConfigError: one cannot be imported, takes other arguments, or returns something of another shape.
+      ConfigError: a part cannot be imported, takes other arguments, or returns something of another shape; there are
+        more shards than tensors.
     """
     code = (
         f"import sys; sys.path[:] = {sys.path}; from impala.launching import processes; processes.end_with_parent(); "
@@ -65,7 +67,7 @@ def try_out(config: Config, spec: EnvironmentSpec) -> None:
     answers = [line for line in result.stdout.decode(errors="replace").splitlines() if line.startswith(_ANSWER)]
     if not answers:  # the parts ended the process
         last = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing on stderr"]
-        words = ", ".join(f"{key}: {word!r}" for key, word in config.own_parts.items())
+        words = ", ".join(f"{key}: {word!r}" for key, word in config.own_parts.items()) or "the network"
         raise ConfigError([f"{words} ended the process that tried them out, status {result.returncode}: {last[0]}"])
     if lines := json.loads(answers[-1].removeprefix(_ANSWER)):
         raise ConfigError(lines)
@@ -85,7 +87,18 @@ def answer() -> None:
         except (Exception, SystemExit) as error:
             problem = f"fails when it is tried out: {told(error)}"
         lines += [f"{key}: {word!r} {problem}"] if problem else []
+    if config.has_parameter_server and not lines:
+        lines = _shards(config, spec)
     print("\n" + _ANSWER + json.dumps(lines), flush=True)  # on a line of its own, whatever the parts printed
+
+
+def _shards(config: Config, spec: EnvironmentSpec) -> list[str]:
+    num_shards = config.server.num_shards
+    num_tensors = len(agents.of(config).make_network(config, spec, on_cpu=True).trainable_variables)
+    if num_shards <= num_tensors:
+        return []
+    network = f"the {num_tensors} tensors of the network"
+    return [f"server.num_shards={num_shards}: more than {network}; expected at most {num_tensors}"]
 
 
 def _imported(word: str, test: Callable) -> str | None:

@@ -211,16 +211,9 @@ class ServerNode(ShardNode):
     RPCS = (*ShardNode.RPCS, "get_weights", "frames", "report", "evaluated", "status")
 
     def __init__(self, config: Config, spec: EnvironmentSpec, run: Run, *, others: Sequence = ()):
-        from impala.launching import processes
-
         super().__init__(config, spec, run, 0)
         import tensorflow as tf
 
-        if config.server.num_shards > len(self._parameters):
-            processes.refuse(
-                f"server.num_shards={config.server.num_shards}: more than the {len(self._parameters)} tensors of the "
-                f"network; expected at most {len(self._parameters)}"
-            )
         self._others, self._logged, self._one_moment = others, time.monotonic(), threading.Lock()
         self._num_refused = 0  # stale gradients, when staleness was last told
         self._lost: dict[int, tuple[int, int]] = {}  # by worker: a gradient that some shards waited for in vain

@@ -332,22 +332,8 @@ def test_what_a3c_cannot_do_is_refused(overrides, words):
     assert words in str(caught.value)
 
 
-def test_more_shards_than_tensors_are_too_many(tmp_path, monkeypatch):
-    import threading
-
-    import impala.launching  # noqa: F401, isort: skip
-    import launchpad as lp
-
-    from impala.launching.processes import UsageError
-
-    monkeypatch.setattr(lp, "stop_event", threading.Event)
-    made = config(server__num_shards=9)
-    with pytest.raises(UsageError, match="server.num_shards=9: more than the 8 tensors of the network; expected at most 8"):
-        server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
-
-
-@pytest.mark.soak
-def test_more_shards_than_tensors_are_refused(tmp_path):
+def test_more_shards_than_tensors_are_refused_before_anything_starts(tmp_path):
     result = run(*A3C, "--run", tmp_path / "run", "--server.num-shards", 9)
     assert result.returncode == 2
     assert result.stderr == "server.num_shards=9: more than the 8 tensors of the network; expected at most 8\n"
+    assert not (tmp_path / "run").exists()
