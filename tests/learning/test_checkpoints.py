@@ -1,13 +1,16 @@
 """Checkpoints: bit for bit, whole or not at all, and what becomes of damaged ones."""
 
 import errno
+import functools
 import json
 import os
 import random
 import resource
 import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +63,20 @@ def saved(folder, updates=(10, 20, 30), **kwargs):
     return trained, states
 
 
+@functools.cache
+def _saved(updates):
+    """Returns a folder where `saved` was called, and the states."""
+    folder = tempfile.TemporaryDirectory()
+    return folder, saved(Path(folder.name), updates)[1]
+
+
+def copied(folder, updates=(10, 20, 30)):
+    """Leaves in `folder` what `saved` does, without saving it again; returns the states."""
+    made, states = _saved(updates)
+    shutil.copytree(made.name, folder, dirs_exist_ok=True)
+    return states
+
+
 def restored(folder, **kwargs):
     """Restores into a fresh network; returns (state.json, weights and slots, what was reported)."""
     fresh, reports = Trained(seed=9), []
@@ -91,13 +108,13 @@ def test_training_goes_on_as_if_it_had_never_stopped(tmp_path, optimizer):
 
 
 def test_the_newest_is_restored(tmp_path):
-    _, states = saved(tmp_path)
+    states = copied(tmp_path)
     state, tensors, reports = restored(tmp_path)
     assert state["updates"] == 30 and tensors == states[30] and reports == []
 
 
 def test_the_newest_has_most_updates_whatever_was_written_last(tmp_path):
-    trained, states = saved(tmp_path, updates=(9, 100, 20))
+    copied(tmp_path, updates=(9, 100, 20))
     assert restored(tmp_path)[0]["updates"] == 100
 
 
@@ -132,14 +149,14 @@ def test_what_a_kill_left_behind_is_passed_over_and_swept(tmp_path):
 
 
 def test_a_replacement_that_a_kill_cut_short_loses_nothing(tmp_path):
-    _, states = saved(tmp_path, updates=(10,))
+    states = copied(tmp_path, updates=(10,))
     (tmp_path / "0000000010").rename(tmp_path / "0000000010.replaced")  # moved aside, and then the kill
     assert restored(tmp_path)[1] == states[10]
     assert [path.name for path in tmp_path.iterdir()] == ["0000000010"]
 
 
 def test_the_state_is_that_of_a_whole_checkpoint(tmp_path):
-    saved(tmp_path, updates=(10,))
+    copied(tmp_path, updates=(10,))
     for name, frames in (("0000000020.tmp", 2), ("0000000030.damaged", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "state.json").write_text(f'{{"frames": {frames}}}')
@@ -147,7 +164,7 @@ def test_the_state_is_that_of_a_whole_checkpoint(tmp_path):
 
 
 def test_the_state_is_read_without_the_tensors(tmp_path):
-    saved(tmp_path)
+    copied(tmp_path)
     (tmp_path / "0000000030" / "state.json").write_text("{")
     assert checkpoints.read_state(tmp_path)["frames"] == 2000
 
@@ -223,7 +240,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_falls_back_to_the_one_before(tmp_path, damage):
-    _, states = saved(tmp_path)
+    states = copied(tmp_path)
     DAMAGES[damage](tmp_path / "0000000030")
     state, tensors, reports = restored(tmp_path)
     assert state["updates"] == 20 and state["frames"] == 2000
@@ -233,7 +250,7 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path, damage):
 
 
 def test_two_damaged_ones_fall_back_twice(tmp_path):
-    _, states = saved(tmp_path)
+    states = copied(tmp_path)
     _flip(tmp_path / "0000000030" / "tensors.data-00000-of-00001")
     _truncate(tmp_path / "0000000020" / "state.json")
     state, tensors, reports = restored(tmp_path)
@@ -242,7 +259,7 @@ def test_two_damaged_ones_fall_back_twice(tmp_path):
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_it_remembers_what_it_took_and_what_it_passed_over(tmp_path, read_only):
-    saved(tmp_path)
+    copied(tmp_path)
     _flip(tmp_path / "0000000030" / "tensors.data-00000-of-00001")
     _edit(tmp_path / "0000000020", frames=7)
     kept = Trained().checkpoints(tmp_path)
@@ -283,14 +300,14 @@ def test_a_new_run_remembers_nothing(tmp_path):
 
 
 def test_a_state_of_the_first_versions_has_no_digest_and_is_sound(tmp_path):
-    _, states = saved(tmp_path)
+    states = copied(tmp_path)
     _edit(tmp_path / "0000000030", is_old=True)
     state, tensors, reports = restored(tmp_path)
     assert state["frames"] == 3000 and tensors == states[30] and reports == []
 
 
 def test_the_state_read_without_tensors_is_a_sound_one(tmp_path):
-    saved(tmp_path)
+    copied(tmp_path)
     _edit(tmp_path / "0000000030", frames=3001)
     assert checkpoints.read_state(tmp_path)["frames"] == 2000
 
@@ -313,7 +330,7 @@ def test_what_was_set_aside_before_is_replaced_whatever_it_is(tmp_path):
 
 
 def test_when_none_is_sound_training_does_not_start_afresh_in_silence(tmp_path):
-    saved(tmp_path, updates=(10, 20))
+    copied(tmp_path, updates=(10, 20))
     for update in (10, 20):
         _flip(tmp_path / f"{update:010d}" / "tensors.index")
     for _ in range(2):  # nor the next time, when the damaged ones have other names
@@ -322,7 +339,7 @@ def test_when_none_is_sound_training_does_not_start_afresh_in_silence(tmp_path):
 
 
 def test_reading_only_renames_nothing(tmp_path):
-    _, states = saved(tmp_path)
+    states = copied(tmp_path)
     _truncate(tmp_path / "0000000030" / "state.json")
     before = sorted(tmp_path.rglob("*"))
     for _ in range(2):
@@ -441,7 +458,7 @@ def test_a_state_that_json_cannot_hold_is_refused_before_anything_is_lost(tmp_pa
 
 @pytest.mark.parametrize("hidden_sizes", [(8, 9), (8, 8, 8), (8,)], ids=["wider", "deeper", "shallower"])
 def test_a_network_of_another_shape_is_refused(tmp_path, hidden_sizes):
-    saved(tmp_path, updates=(10,))
+    copied(tmp_path, updates=(10,))
     before = snapshot(tmp_path)
     other = Trained(hidden_sizes=hidden_sizes)
     with pytest.raises(checkpoints.OtherNetwork, match=r"another network: parameter \d: saved"):
@@ -450,7 +467,7 @@ def test_a_network_of_another_shape_is_refused(tmp_path, hidden_sizes):
 
 
 def test_another_optimizer_is_refused(tmp_path):
-    saved(tmp_path, updates=(10,))
+    copied(tmp_path, updates=(10,))
     with pytest.raises(checkpoints.OtherNetwork, match="holds other objects") as caught:
         Trained(optimizer="adam").checkpoints(tmp_path).restore()
     assert len(str(caught.value)) < 500
@@ -470,7 +487,7 @@ def test_what_fails_while_a_sound_one_is_read_is_no_damage(tmp_path, monkeypatch
     """The device is full, say: the checkpoint is not to blame and keeps its name."""
     import tensorflow as tf
 
-    saved(tmp_path, updates=(10,))
+    copied(tmp_path, updates=(10,))
     trained = Trained()
 
     def read(*_):
@@ -484,13 +501,13 @@ def test_what_fails_while_a_sound_one_is_read_is_no_damage(tmp_path, monkeypatch
 
 
 def test_the_newest_is_never_pruned_though_older_ones_have_larger_numbers(tmp_path):
-    saved(tmp_path, updates=(100, 200, 300))
+    copied(tmp_path, updates=(100, 200, 300))
     written = Trained().checkpoints(tmp_path).save(50, {})
     assert written.is_dir()
 
 
 def test_a_checkpoint_is_its_tensors_and_one_readable_file(tmp_path):
-    saved(tmp_path, updates=(10,))
+    copied(tmp_path, updates=(10,))
     names = sorted(path.name for path in (tmp_path / "0000000010").iterdir())
     assert names == ["state.json", "tensors.data-00000-of-00001", "tensors.index"]
     state = json.loads((tmp_path / "0000000010" / "state.json").read_text())
@@ -537,8 +554,8 @@ def test_a_run_that_is_rolled_back_goes_on_from_one_that_is_old_enough(tmp_path)
 
 @pytest.mark.parametrize("updates, is_kept", [(10, True), (20, False)])
 def test_an_evaluators_best_of_a_future_that_is_undone_is_set_aside(tmp_path, updates, is_kept):
-    saved(tmp_path / "checkpoints", updates=(10, 20))
-    saved(tmp_path / "best", updates=(updates,))
+    copied(tmp_path / "checkpoints", updates=(10, 20))
+    copied(tmp_path / "best", updates=(updates,))
     soundness.roll_back(tmp_path / "checkpoints", 1)
     assert ((tmp_path / "best").exists(), (tmp_path / "best.rolled_back").exists()) == (is_kept, not is_kept)
 
@@ -546,18 +563,18 @@ def test_an_evaluators_best_of_a_future_that_is_undone_is_set_aside(tmp_path, up
 def test_all_members_of_a_population_are_rolled_back_or_none(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("")
     for name, updates in (("member_0", (10, 20)), ("member_1", (20,)), ("member_0_backup", (20,))):
-        saved(tmp_path / name / "checkpoints", updates=updates)
+        copied(tmp_path / name / "checkpoints", updates=updates)
     assert cli.main(["rollback", str(tmp_path), "--updates", "5"]) == 2
     assert "member_1: has one checkpoint" in capsys.readouterr().err
     assert len(soundness.paths(tmp_path / "member_0/checkpoints")) == 2
-    saved(tmp_path / "member_1/checkpoints", updates=(10, 30))
+    copied(tmp_path / "member_1/checkpoints", updates=(10, 30))
     assert cli.main(["rollback", str(tmp_path), "--updates", "5"]) == 0
     newest = [soundness.paths(tmp_path / name / "checkpoints")[-1].name for name in ("member_0", "member_1", "member_0_backup")]
     assert newest == ["0000000010", "0000000020", "0000000020"], "a folder of the user's own stays as it is"
 
 
 def test_a_damaged_one_is_no_place_to_go_back_to(tmp_path):
-    saved(tmp_path)
+    copied(tmp_path)
     (tmp_path / "0000000020" / "state.json").write_text("{")
     assert soundness.roll_back(tmp_path, 5)[1].name == "0000000010"
     assert [path.name for path in soundness.paths(tmp_path)] == ["0000000010"]
@@ -568,7 +585,7 @@ def test_a_damaged_one_is_no_place_to_go_back_to(tmp_path):
     ((10, 20, 30), 21, "its checkpoints are 10, 20 updates before the newest"),
 ])  # fmt: skip
 def test_where_there_is_none_so_old_nothing_is_touched(tmp_path, updates, num_back, words):
-    saved(tmp_path, updates=updates)
+    copied(tmp_path, updates=updates)
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(LookupError, match=words):
         soundness.roll_back(tmp_path, num_back)

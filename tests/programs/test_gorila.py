@@ -33,7 +33,7 @@ from tests.programs.running import (
     wait_until_it_trains,
 )
 
-GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "1"]
+GORILA = ["train", "--config", "configs/gorila_catch.yaml", "--evaluator.period-seconds", "1", "--agent.target-period", "100"]
 SMALL = {
     "environment.name": "catch", "network.torso": "mlp", "learner.optimizer": "adagrad", "learner.learning_rate": 0.01,
     "learner.learning_rate_schedule": "constant", "actor.num_environments": 4, "actor.num_lanes": 1,
@@ -250,7 +250,7 @@ def test_it_learns_catch_and_ends_by_itself(runs):
     assert float(last["evaluation_mean"]) >= 0.9
     assert (last["repeated_gradients"], last["nonfinite_gradients"], last["stale_gradients"]) == ("0", "0", "0")
     assert mean_staleness(folder) == pytest.approx(1.0, abs=0.15)
-    assert int(last["target_copies"]) == int(last["updates"]) // 200 > 1
+    assert int(last["target_copies"]) == int(last["updates"]) // 100 > 1
 
 
 def test_it_is_evaluated_and_exported(runs, tmp_path):
