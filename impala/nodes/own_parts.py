@@ -4,6 +4,7 @@ Parts of the user's own are tried out there, and a network's tensors counted, ea
 server can hold.
 """
 
+import inspect
 import json
 import pickle
 import subprocess
@@ -155,7 +156,12 @@ def _correction(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
         of_actions = [name for name in ones if name.startswith(("q_", "log_pi_", "log_mu_"))]
         ones |= dict.fromkeys(of_actions, tf.ones((*shape, num_actions)))
         ones |= {"a_tm1": tf.ones(shape, tf.int32)} if "a_tm1" in ones else {}
-        found = tf.function(make(config.loss), autograph=False)(**ones)
+        correction = make(config.loss)
+        try:
+            inspect.signature(correction).bind(**ones)
+        except TypeError as error:
+            return f"cannot be called: {error}; expected a function of the keyword arguments {', '.join(ones)}"
+        found = tf.function(correction, autograph=False)(**ones)
         for name in ("target_tm1", "advantage_tm1") if wanted == "Targets" else ("target_tm1",):
             if not hasattr(found, name):
                 return f"returns {type(found).__name__} without {name}; expected impala.corrections.{wanted}"
