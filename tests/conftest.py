@@ -10,9 +10,19 @@ os.environ["RAY_worker_niceness"] = "0"  # 15 by default: nodes on a test's host
 
 
 def pytest_collection_modifyitems(items):
-    """The long files first, so that none of them is left for one worker at the end."""
-    long = {
+    """Long files and short ones by turns, as workers take them in this order, and none of the long ones last.
+
+    The long ones start processes, and wait: beside each other they would be slow, and cores idle between them.
+    """
+    names = {
         "programs", "lab", "test_lockstep.py", "test_notebooks.py", "test_groups.py", "test_bench.py",
         "test_equality.py",
     }  # fmt: skip
-    items.sort(key=lambda item: not long & set(item.path.parts))
+    files: dict = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    long = [path for path in files if names & set(path.parts)]
+    short = [path for path in files if path not in set(long)]
+    places = {path: 0.9 * number / len(long) for number, path in enumerate(long)}
+    places |= {path: number / len(short) for number, path in enumerate(short)}
+    items.sort(key=lambda item: places[item.path])
