@@ -152,7 +152,10 @@ class Epochs:
             self._increments += self._statistics.of_kl(np.sum(kl_tm1 * whole.valid_t), np.sum(whole.valid_t))
 
     def _scaled(self, rewards: np.ndarray, discounts: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """Returns rewards [T, B]; if they are scaled, over the deviation of discounted returns and clipped to ±10."""
+        """Returns rewards [T, B]; if they are scaled, over the deviation of discounted returns and clipped to ±10.
+
+        In the first iteration, when nothing is known of returns, it is this worker's own.
+        """
         if not self._statistics.has_returns:
             return rewards
         sums, seen = np.zeros(rewards.shape[1]) if self._sums is None else self._sums, []
@@ -161,8 +164,10 @@ class Epochs:
             seen.append(sums[is_valid])
             sums = sums * discount  # after a lost life, too, they begin at 0
         self._sums = sums
-        self._increments += self._statistics.of_returns(np.concatenate(seen))
-        scale = np.float32(self._statistics.return_deviation(self.state))
+        own = self._statistics.of_returns(np.concatenate(seen))
+        self._increments += own
+        known = self.state if self._statistics.knows_returns(self.state) else own
+        scale = np.float32(self._statistics.return_deviation(known))
         return np.clip(rewards / scale, -_MOST_REWARD, _MOST_REWARD)
 
 

@@ -64,6 +64,10 @@ class Statistics:
         count, *sums = state[self._observations]
         return _moments(count, np.array(sums[: self.num_features]), np.array(sums[self.num_features :]))
 
+    def knows_returns(self, state: np.ndarray) -> bool:
+        """Returns whether any discounted return is in the state."""
+        return self.has_returns and bool(state[self._returns][0])
+
     def return_deviation(self, state: np.ndarray) -> float:
         """Returns the standard deviation of discounted returns; 1 before there are any, or if none is kept."""
         return float(_moments(*state[self._returns])[1]) if self.has_returns else 1.0

@@ -239,16 +239,16 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_so_far(play)
     statistics, sums, everything = ppo.make_statistics(made, None), np.zeros(6), []
     state = statistics.initial()
     for _ in range(3):
-        deviation = np.std(everything) if everything else 1.0
         unroll, batches = unroll_of(worker)
         batch = next(batches)
         is_first, reward, discount = (np.asarray(x) for x in (unroll.is_first, unroll.r_t, unroll.discount_t))
-        values = worker.network(unroll.observation, unroll.is_first).value.numpy()
-        one_step = (np.clip(reward / deviation, -10, 10) + 0.9 * discount * values[1:] - values[:-1]) * ~is_first[1:]
-        assert sorted(batch.advantage_tm1[0].tolist()) == pytest.approx(sorted(one_step.reshape(-1)), abs=1e-4)
+        values, before = worker.network(unroll.observation, unroll.is_first).value.numpy(), len(everything)
         for t in range(12):
             sums = np.where(is_first[t + 1], 0.0, 0.9 * sums + reward[t])
             everything += sums[~is_first[t + 1]].tolist()
+        deviation = np.std(everything[:before] or everything)  # nothing is known before the first iteration
+        one_step = (np.clip(reward / deviation, -10, 10) + 0.9 * discount * values[1:] - values[:-1]) * ~is_first[1:]
+        assert sorted(batch.advantage_tm1[0].tolist()) == pytest.approx(sorted(one_step.reshape(-1)), abs=1e-4)
         state = statistics.merge(state, worker.increments())
         worker.assign(1, 0, [v.numpy() for v in worker.variables], state)
         assert list(batches) == []
