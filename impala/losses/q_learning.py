@@ -104,10 +104,14 @@ def corrected(
 
 
 def log_epsilon_greedy(q: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Returns log-probabilities [..., A] of the ε-greedy policy in q; no probability is below 1e-6."""
+    """Returns log-probabilities [..., A] of the ε-greedy policy in q; none is below 1e-6, divided so that all sum to 1.
+
+    A sum of 1 + (A − 1) · 1e-6, as it would be else, lets values grow: by 0.6 % with 18 actions and γ = 0.997.
+    """
     num_actions = q.shape[-1]
     best = tf.one_hot(tf.argmax(q, axis=-1), num_actions)
-    return tf.math.log(tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, SMALLEST_PROBABILITY))
+    probability = tf.maximum((1.0 - epsilon) * best + epsilon / num_actions, SMALLEST_PROBABILITY)
+    return tf.math.log(probability / tf.reduce_sum(probability, axis=-1, keepdims=True))
 
 
 def _regression(

@@ -245,3 +245,11 @@ def test_no_gradient_but_that_of_the_value_of_the_action_taken():
     assert gradients[1] is None and gradients[2] is None
     others = 1 - tf.one_hot(batch.a_tm1[0], 3).numpy()
     assert not (gradients[0].numpy() * others).any() and gradients[0].numpy().any()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
+def test_the_epsilon_greedy_policy_is_a_distribution(epsilon):
+    """Of 18 actions, none of them impossible: logarithms stay finite."""
+    log_pi = q_learning.log_epsilon_greedy(tf.random.normal([5, 18], seed=1), epsilon).numpy().astype(np.float64)
+    np.testing.assert_allclose(np.exp(log_pi).sum(axis=-1), 1.0, atol=2e-7)
+    assert np.exp(log_pi).min() > 0.9e-6 and np.exp(log_pi).max() == pytest.approx(1 - epsilon * 17 / 18, abs=2e-5)
