@@ -423,6 +423,11 @@ class Config(Model):
                 "server.shared_optimizer=False: with server.barrier an update is of all workers' gradients; "
                 "expected true"
             )
+        if self.server.barrier and self.actor.num_actors > 1 and word == "weighted_is":
+            raise ValueError(
+                f"server.barrier=True: weighted_is compares the chunks of a whole batch, of which each of the "
+                f"{self.actor.num_actors} workers has a share; expected another loss.correction, or 1 worker"
+            )
         if word in ("impact", "clear", "laser"):
             raise ValueError(
                 f"loss.correction={word}: not with program={self.program}, whose workers send gradients: "

@@ -333,7 +333,7 @@ class LossConfig(Model):
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     entropy_cost_schedule: Schedule = "constant"  # as the learning rate's
     reward_clipping: Literal["none", "abs_one", "soft_asymmetric", "soft_asymmetric_code"] = "abs_one"
-    reduction: Literal["sum", "mean"] = "sum"  # over T and B; the paper sums
+    reduction: Literal["sum", "mean"] = "sum"  # over T and B (sequences of action values: over B); the paper sums
 
     @model_validator(mode="after")
     def _check(self):

@@ -9,6 +9,8 @@ draws uniformly, 1 in proportion to p; β = 1 corrects fully: Σ P(i) w_i x_i is
 
 import numpy as np
 
+_MOST_PROBABILITY = 1.0 + 1e-5  # Reverb's sums of priorities are rounded
+
 
 def probabilities(priorities, exponent: float) -> np.ndarray:
     """Returns P(i) of all of a table's priorities [N], positive numbers."""
@@ -26,6 +28,6 @@ def importance_weights(probability, num_items, exponent: float) -> np.ndarray:
     probability = np.asarray(probability, np.float64)
     if not exponent >= 0.0:
         raise ValueError(f"exponent={exponent}; expected 0 or more")
-    if not np.all((probability > 0.0) & (probability <= 1.0)):
+    if not np.all((probability > 0.0) & (probability <= _MOST_PROBABILITY)):
         raise ValueError("probability: expected numbers above 0, up to 1")
-    return (np.asarray(num_items) * probability) ** -exponent
+    return (np.asarray(num_items) * np.minimum(probability, 1.0)) ** -exponent

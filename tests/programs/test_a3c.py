@@ -322,6 +322,7 @@ def test_a_push_of_a_stranger_or_of_other_arrays_is_refused(shard):
         ({"loss.popart": True}, "loss.popart=True: not with program=a3c"),
         ({"learner.num_learners": 2}, "learner.num_learners=2: not with program=a3c; expected 1"),
         ({"replay.fraction": 0.5}, "replay.fraction=0.5: not with program=a3c; expected 0.0"),
+        ({"loss.correction": "weighted_is", "server.barrier": True}, "server.barrier=True: weighted_is compares the chunks of a whole batch, of which each of the 2 workers has a share; expected another loss.correction, or 1 worker"),
         ({"program": "impala", "server.barrier": True}, "server.barrier=True: not with program=impala; expected False"),
         ({"agent.name": "q_learning"}, "agent.name='q_learning': not with program=a3c; expected actor_critic"),
     ],

@@ -41,6 +41,10 @@ def test_a_full_correction_makes_draws_uniform_and_exponent_0_is_uniform(priorit
     assert importance_weights(p, len(p), 0.0).tolist() == [1.0] * len(p)
 
 
+def test_a_probability_that_reverb_has_rounded_up_is_1():
+    assert importance_weights([np.float32(1.0 + 5e-7)], 1, 0.4).tolist() == [1.0]
+
+
 @pytest.mark.parametrize("wrong", [[1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf]])
 def test_what_is_no_priority_is_refused(wrong):
     with pytest.raises(ValueError, match="priorities"):
