@@ -96,7 +96,9 @@ def connect(address: str, *, is_trusted: bool) -> None:
     except ImportError:
         raise ConfigError(["--cluster: needs ray; pip install 'impala[cluster]'"]) from None
     if address != "auto":
-        _probe(address)
+        _probe(address, address)
+    elif found := _address_of_auto():
+        _probe(found, f"auto ({found})")
     try:
         with _silent_stderr():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
@@ -116,7 +118,17 @@ def connect(address: str, *, is_trusted: bool) -> None:
         ])  # fmt: skip
 
 
-def _probe(address: str) -> None:
+def _address_of_auto() -> str | None:
+    """Returns the address that `auto` means to Ray; None where there is none, which `ray.init` says itself."""
+    from ray._private import services
+
+    try:
+        return services.canonicalize_bootstrap_address("auto")
+    except Exception:  # ConnectionError, ValueError: whatever Ray raises
+        return None
+
+
+def _probe(address: str, shown: str) -> None:
     """Raises ConfigError if nobody listens at `address`, or what listens there does not answer as Ray's head does.
 
     It asks in a process that can be killed: `ray.init` would wait for ever, and hear no Ctrl-C. What else is wrong (a
@@ -133,7 +145,7 @@ def _probe(address: str) -> None:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         is_silent = isinstance(error, subprocess.TimeoutExpired)
         what = f"no answer of Ray's within {_PROBE_SECONDS:g} s" if is_silent else error
-        line = f"--cluster {address}: {what}; expected HOST:PORT where `ray start --head` listens, or auto"
+        line = f"--cluster {shown}: {what}; expected HOST:PORT where `ray start --head` listens, or auto"
         line += ", and certificates as there, if it has RAY_USE_TLS" if is_silent else ""
         raise ConfigError([line]) from None
 
