@@ -17,6 +17,7 @@ import numpy as np
 
 from impala import agents
 from impala.config import Config, ConfigError, flatten
+from impala.launching.rpc import wire
 from impala.monitoring import machine
 from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num_bytes
 
@@ -70,7 +71,10 @@ def kept_step_bytes(window: Chunk, num_fresh: int) -> int:
 
 
 def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError if memory cannot hold processes, environments, batches and weights; leaves tables out."""
+    """Raises ConfigError if memory cannot hold processes, environments, batches and weights, or no message the weights.
+
+    It leaves tables out.
+    """
     parts, budget = list(_parts(config, spec)), budget_mb()
     total = sum(part.mb for part in parts)
     if total > budget:
@@ -85,6 +89,29 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
             f"{key}={shown}: {part.what} may take {part.mb:,.0f} MB, and the run {total:,.0f} MB of {budget:,.0f}, "
             f"80 % of this machine's memory; expected {expected}"
         ])  # fmt: skip
+    _check_message(config, spec)
+
+
+def _check_message(config: Config, spec: EnvironmentSpec) -> None:
+    """Refuses a network whose parameters do not fit into the message in which an actor or an evaluator gets them."""
+    in_actors = config.has_use_for("actor.num_tensorflow_threads")
+    is_sent = config.server.transport == "rpc" if config.has_parameter_server else in_actors
+    size = 4 * sum(one.parameters for one in layers(config, spec))
+    try:
+        most = wire.max_bytes()
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if size <= most or not (is_sent or config.evaluator.num_episodes):
+        return
+    key = most_unusual(config, ("network.core_size", "network.hidden_sizes"))
+    value = list(value) if isinstance(value := flatten(config)[key], tuple) else value
+    expected = "a smaller network"
+    if size < wire.GRPC_BYTES:
+        expected += f", or {wire.MAX_BYTES_VARIABLE}={size + 2**20} in the environment of all processes"
+    raise ConfigError([
+        f"{key}={value}: the weights take {size / 1e6:,.0f} MB, and a message between processes at most "
+        f"{most / 1e6:,.0f}; expected {expected}"
+    ])  # fmt: skip
 
 
 def most_unusual(config: Config, keys: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from impala import config as config_lib
@@ -102,6 +103,20 @@ def test_one_more_does_not_fit(monkeypatch):
     estimates.check(config, PONG)
     with pytest.raises(config_lib.ConfigError, match="actor.num_actors=11: processes .* expected at most about 10"):
         estimates.check(build(PONG, actor__num_actors=11), PONG)
+
+
+def test_weights_that_no_message_holds_are_refused_where_they_travel_in_one(monkeypatch):
+    large = dict(network__torso="mlp", network__hidden_sizes=[9000, 9000], evaluator__num_episodes=0)
+    catch = EnvironmentSpec("catch", ArraySpec((10, 5), np.float32), actions=Discrete(3))
+    words = r"network.hidden_sizes=\[9000, 9000\]: the weights take 326 MB, and a message between processes at most 268"
+    with pytest.raises(config_lib.ConfigError, match=words + ".*IMPALA_RPC_MAX_BYTES=327"):
+        estimates.check(build(catch, **large), catch)
+    estimates.check(build(catch, program="a3c", loss__correction="none", **large), catch)  # by shared memory
+    monkeypatch.setenv("IMPALA_RPC_MAX_BYTES", "400000000")
+    estimates.check(build(catch, **large), catch)
+    monkeypatch.setenv("IMPALA_RPC_MAX_BYTES", "many")
+    with pytest.raises(config_lib.ConfigError, match="IMPALA_RPC_MAX_BYTES=many; expected bytes"):
+        estimates.check(build(catch, **large), catch)
 
 
 def test_windows_are_as_long_as_their_steps_and_tables_of_sequences_are_processes_too():

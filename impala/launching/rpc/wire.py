@@ -21,7 +21,7 @@ PLAIN, COMPRESSED = b"\x01", b"\x02"
 U32, I64, F64 = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
 DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c(8|16)|[SU][1-9]\d{0,7})")
 
-DEFAULT_MAX_BYTES = 256 * 2**20
+DEFAULT_MAX_BYTES, GRPC_BYTES = 256 * 2**20, 2**31  # GRPC_BYTES: gRPC's own limit
 MAX_BYTES_VARIABLE = "IMPALA_RPC_MAX_BYTES"
 MAX_DEPTH = 32  # containers inside containers
 MAX_RANK = 32  # of an array: numpy's own
@@ -42,7 +42,7 @@ def max_bytes() -> int:
       ValueError: the variable holds no number that gRPC could take.
     """
     text = os.environ.get(MAX_BYTES_VARIABLE, str(DEFAULT_MAX_BYTES))
-    if not text.isdecimal() or not 0 < int(text) < 2**31:
+    if not text.isdecimal() or not 0 < int(text) < GRPC_BYTES:
         raise ValueError(f"{MAX_BYTES_VARIABLE}={text}; expected bytes, above 0 and below 2**31, gRPC's own limit")
     return int(text)
 
