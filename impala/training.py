@@ -3,6 +3,7 @@
 import contextlib
 import ctypes.util
 import errno
+import functools
 import importlib.util
 import itertools
 import math
@@ -111,21 +112,15 @@ def _with_room(folder: Path, is_again: bool = False):
 def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float) -> int:
     from impala.launching import local, processes, supervising  # installs the RPC stand-in
     from impala.launching.interrupts import Interrupts
-    from impala.launching.restarts import Restarts
+    from impala.launching.restarts import COLUMNS, Restarts
     from impala.launching.roles import Roles
-    from impala.monitoring import dashboard
+    from impala.monitoring import dashboard, logs
     from impala.nodes.run import Run
 
-    _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
-    for line in config_lib.without_effect(config):
-        _tell(f"NOTE: {line}")
-    if table_mb["queue"]:
-        _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
-    if table_mb["replay"]:
-        and_disk = ", and twice that of disk" if config.replay.checkpoint_minutes else ""
-        _tell(f"replay takes at most {table_mb['replay']:.0f} MB{and_disk}; compressed, frames take far less")
+    _tell_the_start(config, spec, run, table_mb)
     module = importlib.import_module(f"impala.programs.{config.program}")
-    restarts = Restarts(folder=run.path, **config.restarts.model_dump())
+    write = functools.partial(logs.append, run.path / "restarts.csv", columns=COLUMNS)
+    restarts = Restarts(write=write, **config.restarts.model_dump())
     local.keep_previous_logs(run.path)
 
     def launch():
@@ -263,6 +258,17 @@ def _row(learners, say_once) -> dict:
     if full_replay_mb:
         say_once("replay", f"full, replay will bring the tables' memory to about {full_replay_mb:.0f} MB")
     return row
+
+
+def _tell_the_start(config, spec, run, table_mb: dict[str, float]) -> None:
+    _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
+    for line in config_lib.without_effect(config):
+        _tell(f"NOTE: {line}")
+    if table_mb["queue"]:
+        _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")
+    if table_mb["replay"]:
+        and_disk = ", and twice that of disk" if config.replay.checkpoint_minutes else ""
+        _tell(f"replay takes at most {table_mb['replay']:.0f} MB{and_disk}; compressed, frames take far less")
 
 
 def _tell_the_end(launched, config, folder: Path, num_restarts: int) -> None:

@@ -6,10 +6,9 @@ node that dies young again and again has a fault that no restart repairs, and th
 
 import collections
 import contextlib
-import csv
 import random
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 COLUMNS = ("time", "node", "cause", "lived_seconds", "updates", "frames", "lost_frames")
@@ -38,11 +37,13 @@ class Restarts:
       max_in_a_row: restarts of a node, each after less than a minute or, for a learner, without a new checkpoint, those
         with its host not counted; 0: none ever.
       max_per_hour: of all nodes; those that die within seconds of each other count as one.
-      folder: of the run; None: nothing is written.
+      write: takes rows of `COLUMNS`; a full disk costs them.
     """
 
-    def __init__(self, *, max_in_a_row: int, max_per_hour: int, folder: Path | None = None):
-        self._max_in_a_row, self._max_per_hour, self._folder = max_in_a_row, max_per_hour, folder
+    def __init__(
+        self, *, max_in_a_row: int, max_per_hour: int, write: Callable[[list[dict]], None] = lambda rows: None
+    ):  # fmt: skip
+        self._max_in_a_row, self._max_per_hour, self._write = max_in_a_row, max_per_hour, write
         self.count = self.lost_frames = 0  # of all restarts
         self.has_saved = False  # whether there was a checkpoint when a launch ended
         self._in_a_row: collections.Counter[str] = collections.Counter()
@@ -84,13 +85,7 @@ class Restarts:
         return Verdict(seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def keep(self, **row) -> None:
-        """Appends a restart to restarts.csv; see `COLUMNS`. A full disk costs the row."""
+        """Counts a restart, and writes its row."""
         self.lost_frames += row["lost_frames"]
-        if self._folder is None:
-            return
-        row = dict(time=time.strftime("%Y-%m-%dT%H:%M:%S%z")) | row
-        with contextlib.suppress(OSError), (self._folder / "restarts.csv").open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
+        with contextlib.suppress(OSError):
+            self._write([dict(time=time.strftime("%Y-%m-%dT%H:%M:%S%z")) | row])

@@ -1,13 +1,12 @@
 """evaluations.csv: the scores of a run's weights in evaluations."""
 
 import json
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 
-from impala.monitoring.logs import append_whole, encoded, read_csv
+from impala.monitoring import logs
 from impala.monitoring.scores import human_normalised
 
 COLUMNS = (
@@ -49,7 +48,7 @@ def row_of(environment: str, scores: list[float], *, updates: int, frames: int, 
 def num_rows(folder: Path) -> int:
     """Returns how many rows evaluations.csv holds; 0 if it cannot be read."""
     try:
-        return len(read_csv(folder / "evaluations.csv"))
+        return len(logs.read_csv(folder / "evaluations.csv"))
     except OSError:
         return 0
 
@@ -58,11 +57,7 @@ def append(folder: Path, row: dict) -> None:
     """Appends a row to `folder`/evaluations.csv. Raises OSError, and appends nothing, if it cannot be written."""
     path = folder / "evaluations.csv"
     _bring_columns_up_to_date(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        append_whole(descriptor, encoded([row], COLUMNS))
-    finally:
-        os.close(descriptor)
+    logs.append(path, [row], COLUMNS)
 
 
 def _bring_columns_up_to_date(path: Path) -> None:
@@ -72,5 +67,5 @@ def _bring_columns_up_to_date(path: Path) -> None:
             if file.readline().rstrip() == ",".join(COLUMNS).encode():
                 return
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(encoded(read_csv(path), COLUMNS, with_header=True))
+    temporary.write_bytes(logs.encoded(logs.read_csv(path), COLUMNS, with_header=True))
     temporary.replace(path)

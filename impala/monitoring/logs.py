@@ -142,6 +142,22 @@ def append_whole(descriptor: int, data: bytes) -> None:
         raise
 
 
+def append(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Appends rows to a CSV file, a header first if it is new or empty; all of them or none, if OSError is raised.
+
+    A last line that was cut short stays a line of its own, so that it costs no other row.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        begin = b"" if size else encoded([], columns, with_header=True)
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            begin = b"\n"
+        append_whole(descriptor, begin + encoded(rows, columns))
+    finally:
+        os.close(descriptor)
+
+
 def read_csv(path: str | Path) -> list[dict[str, str]]:
     """Returns the readable rows of a CSV file; [] if it is missing.
 

@@ -199,6 +199,17 @@ def test_a_damaged_evaluation_is_left_alone(tmp_path):
     assert [row["mean"] for row in logs.read_csv(path)] == ["1.0", "2.0"]
 
 
+def test_what_is_appended_is_whole_and_a_line_that_was_cut_costs_no_other_row(tmp_path):
+    path = tmp_path / "x.csv"
+    for number in range(3):
+        logs.append(path, [dict(a=number, b="x,y")], ("a", "b"))
+    path.write_bytes(path.read_bytes()[:-3])
+    logs.append(path, [dict(a=3, b="z")], ("a", "b"))
+    assert [row["a"] for row in logs.read_csv(path)] == ["0", "1", "3"] and path.read_bytes().startswith(b"a,b\r\n0,")
+    with pytest.raises(ValueError):
+        logs.append(path, [dict(c=3)], ("a", "b"))
+
+
 def test_read_csv_leaves_out_a_line_cut_short(tmp_path):
     for cut in ("3", "3,", "3,4"):  # of 45, say
         (tmp_path / "x.csv").write_text("a,b\n1,2\n" + cut)
