@@ -109,7 +109,7 @@ class ForkServer:
     ) -> Child | None:  # fmt: skip
         """Starts a script; None if the server is gone or was given up.
 
-        It is given up, for good, if it does not answer in time or `should_stop` comes true while it imports.
+        It is given up, for good, if it does not answer in time or `should_stop` comes true meanwhile.
 
         Args:
           argv: the interpreter, the script, and its arguments; the interpreter is the server's own.
@@ -125,7 +125,8 @@ class ForkServer:
             if self._is_ready:
                 with _subreaper():
                     socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
-                    if answer := self._answer(_ANSWER_SECONDS):
+                    # A fork takes less than a second, as long as who wants an end waits for it.
+                    if answer := self._answer(1.0) or self._answer(_ANSWER_SECONDS, should_stop):
                         return Child(int(answer))
                     self._end_late()
         self.close()

@@ -67,6 +67,25 @@ def say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+class _Output:
+    """Standard output or error of a node, where a full disk costs what is printed, and not the node."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __getattr__(self, name: str):
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     """Prepares the process of a node; returns the event that asks it to stop and reports to the launcher that it lives.
 
@@ -95,6 +114,7 @@ def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     launcher = int(os.environ[NODE_VARIABLE])
     if os.getppid() != launcher:
         finish(EXIT_TRY_AGAIN)  # the launcher died before PR_SET_PDEATHSIG was set
+    sys.stdout, sys.stderr = _Output(sys.stdout), _Output(sys.stderr)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -174,14 +194,15 @@ def hold(path: Path, stop: beats.Pulse) -> None:
     """Locks the file `path` until this process ends; first waits for a node of an earlier launch that still holds it.
 
     The launcher's lock of a run is gone with the launcher; a node that outlives it, because it still writes, holds
-    this one.
+    this one. A process that an environment forks does not hold it: it may outlive the node.
     """
     if not os.environ.get(NODE_VARIABLE):
         return
     descriptor, deadline = os.open(path, os.O_RDWR | os.O_CREAT, 0o644), time.monotonic() + GRACE_SECONDS + 5.0
     while True:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never closed
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never closed here
+            return os.register_at_fork(after_in_child=lambda: os.close(descriptor))
         except BlockingIOError:
             if stop.wait(0.2):
                 finish()
@@ -212,7 +233,7 @@ def finish(status: int = 0, words: str = "") -> None:
     pulse = _pulse or getattr(_of_thread, "pulse", None)
     if pulse is not None:
         pulse.note(last_words=words[:_MAX_WORDS], status=status)
-        pulse.send(patience_seconds=1.0)
+        pulse.send(patience_seconds=5.0)  # one that says nothing was ended by something within it
     if os.environ.get(NODE_VARIABLE):
         flush()
         os._exit(status)

@@ -155,7 +155,8 @@ class Supervisor:
     def _bury_ended(self) -> Outcome | None:
         ended, roles = self._nodes.ended(), self._nodes.roles
         failed = self._unasked(ended)
-        if len(failed) < len(ended) or EXIT_USAGE in failed.values() or self._interrupts.count:
+        is_refused = any(_has_refused(self._nodes, name, status) for name, status in failed.items())
+        if len(failed) < len(ended) or is_refused or self._interrupts.count:
             return Outcome(self._end())
         if group := {name: status for name, status in failed.items() if not roles.of(name).returns_alone}:
             lost = [name for name in group if self._nodes.node(name).facts.get("lost_host")]  # its peers end after it
@@ -173,13 +174,14 @@ class Supervisor:
         """Returns who ended unasked: only a node that has the weights may end, with status 0 when all is done.
 
         One that says that it is not done was told to end by somebody else, with a SIGTERM of its own; so was one that
-        says nothing if the first says so.
+        says nothing if the first says so. One that did not say its status was ended by something within it, such as an
+        environment that calls C's exit.
         """
-        of_first = self._facts().get("is_done")
-        done = [
-            name for name in self._nodes.roles.heads(ended)
-            if ended[name] == 0 and self._nodes.node(name).facts.get("is_done", of_first) is not False
-        ]  # fmt: skip
+        of_first, done = self._facts().get("is_done"), []
+        for name in self._nodes.roles.heads(ended):
+            facts = self._nodes.node(name).facts
+            if ended[name] == 0 and facts.get("status") == 0 and facts.get("is_done", of_first) is not False:
+                done.append(name)
         return {name: status for name, status in ended.items() if name not in done}
 
     def _seconds_to_return(self, name: str, status: int) -> float | None:
@@ -188,7 +190,7 @@ class Supervisor:
         # A host that joins hours later, and cannot make the node, is no mistake of a run that trains.
         has_run = self._restarts.count or self._facts().get("has_trained")
         is_first_start = nodes.node(name).doing == "starting" and not has_run
-        is_mistake = is_first_start and status in (0, EXIT_FAILED) or nodes.node(name).facts.get("ends_run")
+        is_mistake = is_first_start and status in (0, EXIT_FAILED, EXIT_USAGE) or nodes.node(name).facts.get("ends_run")
         if not nodes.can_start_again or is_mistake:  # no restart helps
             return None
         self._verdict = self._restarts.decide(
@@ -320,6 +322,11 @@ def _has_begun(nodes: Nodes, name: str, status: int) -> bool:
     return bool(has_trained) or status not in (EXIT_INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
 
 
+def _has_refused(nodes: Nodes, name: str, status: int) -> bool:
+    """Returns whether a node ended because it refuses what the user asked for, and said so."""
+    return status == EXIT_USAGE and bool(nodes.node(name).facts.get("last_words"))
+
+
 def _report(nodes: Nodes, ended: dict[str, int]) -> int:
     """Prints the last words of a node that failed, and returns the run's exit status.
 
@@ -331,15 +338,14 @@ def _report(nodes: Nodes, ended: dict[str, int]) -> int:
         return EXIT_FAILED
     name = _worst(failed, f"{nodes.roles.head}/0")
     status, log, words = failed[name], nodes.log(name), nodes.node(name).facts.get("last_words")
-    if status == EXIT_USAGE and words:
+    if _has_refused(nodes, name, status):
         say(words)
-    elif words or log is None:
+        return EXIT_USAGE
+    if words or log is None:
         say(f"{name} ended with {_shown(status)}: {words}")
     else:
         say(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
         say(_end_of_log(log))
-    if status == EXIT_USAGE:
-        return EXIT_USAGE
     # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in nodes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed

@@ -147,6 +147,14 @@ def test_where_the_server_is_gone_nobody_is_started(server, start):
     assert start("")[0] is None, "and again"
 
 
+def test_who_wants_an_end_does_not_wait_for_a_server_that_is_frozen(server, start):
+    assert start("")[1]()[0] == 0
+    server._process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert start("", should_stop=lambda: True)[0] is None and time.monotonic() - began < 5.0
+    assert server._process.poll() is not None
+
+
 def test_who_wants_an_end_does_not_wait_for_imports(tmp_path):
     (tmp_path / "slow.py").write_text("import time; time.sleep(60)")
     with local.signals_blocked():
@@ -222,7 +230,8 @@ def test_nodes_are_started_without_a_server_that_is_gone(tmp_path, monkeypatch):
     assert nodes._by_name["actor/0"].wait(60) == 0 and (tmp_path / "actor").exists()
     (tmp_path / "actor").unlink()
     local._servers[role.imports]._process.kill()
-    nodes.start_again("actor/0", 0.0)
+    nodes.start_again("actor/0", 9.0)
+    nodes.start_again("actor/0", 0.0)  # again, while it waits
     nodes.start_due(lambda name: 2)
     assert nodes._by_name["actor/0"].wait(60) == 0 and (tmp_path / "actor").exists()
     assert not isinstance(nodes._by_name["actor/0"], fork_server.Child)

@@ -64,6 +64,23 @@ def test_a_node_waits_for_one_of_an_earlier_launch_that_still_writes(tmp_path):
         node.communicate()
 
 
+def test_what_an_environment_forks_does_not_hold_the_lock_of_a_node_that_is_gone(tmp_path):
+    fork = 'helper = os.fork()\nif not helper:\n    time.sleep(60)\nprint(helper, flush=True)\nsys.stdin.read()'
+    code = "import os, time" + HOLD.format(path=str(tmp_path / "lock")).replace("sys.stdin.read()", fork)
+    first = run_node(code, stdin=subprocess.PIPE)
+    assert first.stdout.readline() == "held\n"
+    helper = int(first.stdout.readline())
+    try:
+        first.kill()
+        os.kill(helper, 0)
+        second = run_node(HOLD.format(path=str(tmp_path / "lock")), stdin=subprocess.PIPE)
+        assert second.stdout.readline() == "held\n"
+        second.communicate()
+    finally:
+        os.kill(helper, signal.SIGKILL)
+        first.communicate()
+
+
 NODE = """
 import os, sys, threading, time
 os.environ["IMPALA_NODE_PROCESS"] = str(os.getppid())
@@ -167,6 +184,15 @@ def test_what_a_node_says_last_reaches_the_launcher_though_the_disk_is_full():
     assert node.returncode == processes.EXIT_USAGE
     assert listener.node("learner/0").facts["last_words"] == "no room"
     listener.close()
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_what_an_environment_prints_on_a_full_disk_is_lost_and_not_the_node(stream):
+    loop = f"print('of a game', file=sys.{stream}, flush=True); os.system('true'); processes.finish(7)"
+    code = NODE.format(loop=loop, role="ACTOR").replace('print("prepared", flush=True)', "")
+    with open("/dev/full", "w") as full:
+        node = subprocess.run([sys.executable, "-u", "-c", code], stdout=full, stderr=full, timeout=60)
+    assert node.returncode == 7
 
 
 def test_finish_does_not_wait_for_threads():

@@ -35,10 +35,11 @@ def supervisor(**facts):
 
 
 @pytest.mark.parametrize("facts, unasked", [
-    ({"is_done": True}, set()), ({}, set()),  # its last sign of life may be lost
-    ({"is_done": False}, {"learner/0"}),  # somebody sent it, and it alone, a SIGTERM
+    ({"is_done": True, "status": 0}, set()), ({"status": 0}, set()),
+    ({"is_done": False, "status": 0}, {"learner/0"}),  # somebody sent it, and it alone, a SIGTERM
+    ({}, {"learner/0"}), ({"is_done": False}, {"learner/0"}),  # an environment in its process has called C's exit
 ])  # fmt: skip
-def test_a_learner_that_ends_in_order_is_done_unless_it_says_that_it_is_not(facts, unasked):
+def test_a_learner_that_says_its_status_is_done_unless_it_says_that_it_is_not(facts, unasked):
     assert set(supervisor(**facts)._unasked({"learner/0": 0})) == unasked
     assert set(supervisor(**facts)._unasked({"learner/0": 0, "actor/0": 0})) == unasked | {"actor/0"}
     assert set(supervisor(**facts)._unasked({"learner/0": 1})) == {"learner/0"}
@@ -86,8 +87,8 @@ class Members(Nodes):
     """A population of two: the first is done and has saved all, the other has 300 frames since its checkpoint."""
 
     told = {
-        "learner/0": dict(is_done=True, saved_updates=50, saved_frames=500, frames=500),
-        "learner/1": dict(is_done=False, saved_updates=20, saved_frames=200, frames=500),
+        "learner/0": dict(is_done=True, status=0, saved_updates=50, saved_frames=500, frames=500),
+        "learner/1": dict(is_done=False, status=0, saved_updates=20, saved_frames=200, frames=500),
     }  # fmt: skip
 
     def node(self, name):
@@ -120,6 +121,28 @@ def test_of_a_population_every_member_counts(monkeypatch):
     for saved in (20, 30, 40, 50, 60):  # the first one saves nothing any more
         monkeypatch.setitem(nodes.told["learner/1"], "saved_updates", saved)
         assert found._seconds_to_return("learner/1", -9) is not None
+
+
+@pytest.mark.parametrize("words, is_refusal", [("server.num_shards=9: too many", True), ("", False)])
+def test_only_a_node_that_says_why_refuses_the_run(monkeypatch, words, is_refusal):
+    """An environment in C may exit with status 2."""
+
+    class Ended(Nodes):
+        names, ended = (lambda self: ["learner/0", "actor/0"]), (lambda self: {"actor/0": 2})
+        stop, lived_seconds = (lambda self, should_kill: None), (lambda self, name: 3600.0)
+
+        def node(self, name):
+            return super().node(name)._replace(facts=dict(last_words=words, has_trained=True))
+
+    said, brought = [], []
+    watched = supervising.Supervisor(
+        Ended(), SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, new_incarnation=None,
+        restarts=restarts.Restarts(max_in_a_row=2, max_per_hour=60),
+    )  # fmt: skip
+    monkeypatch.setattr(watched, "_bring_back", lambda *how: brought.append(how[:2]))
+    outcome = watched._bury_ended()
+    assert outcome == (supervising.Outcome(2) if is_refusal else None)
+    assert brought == ([] if is_refusal else [("actor/0", "ended with status 2")])
 
 
 @pytest.mark.parametrize("has_saved, status, says", [(True, 0, "the newest checkpoint is as before"), (False, 130, "nothing new to save")])
