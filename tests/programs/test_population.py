@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from impala import agents, lockstep
 from impala import config as config_lib
@@ -264,10 +263,8 @@ def test_it_waits_for_the_others_last_frames(folder):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("start, height", [
-    pytest.param(running.CATCH, 1072, id="impala"), pytest.param(A3C, 1430, id="a3c"),
-])  # fmt: skip
-def test_a_population_evolves_and_resumes(start, height, tmp_path):
+@pytest.mark.parametrize("start", [pytest.param(running.CATCH, id="impala"), pytest.param(A3C, id="a3c")])
+def test_a_population_evolves_and_resumes(start, tmp_path):
     folder = tmp_path / "run"
     command = [
         *start, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
@@ -300,9 +297,10 @@ def test_a_population_evolves_and_resumes(start, height, tmp_path):
         if late:  # what the optimizer was given is what evolved
             schedule = 0.01
             assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
-    plotted = running.run("plot", folder)
+    plotted = running.run("plot", folder, "--output", folder / "curves.svg")
     assert plotted.returncode == 0, plotted.stderr
-    assert plt.imread(folder / "curves.png").shape[:2] == (height, 1430), "a further row of panels: what evolves"
+    drawn = (folder / "curves.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in ("return, mean of 100 episodes", "learning rate", "entropy cost")), "what evolves, too"
     refused = running.run("evaluate", folder)
     assert refused.returncode == 2 and "expected one of its members" in refused.stderr
     changed = running.run(*command, "--total-frames", total, "--population.size", 3)
