@@ -205,7 +205,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
     if options.command in (train, compare, bench, cluster):  # the rest are keys, or mistyped options
         stray = _shipped_after_an_option(options.name, rest)
         if stray and getattr(options, "config", None) is not None:
-            both = f"--config {options.config} … {stray}"
+            both = f"{word or f'--config {options.config}'} … {stray}"
             raise config_lib.ConfigError([f"impala {options.name} {both}: expected one of the two"])
         if stray:
             raise config_lib.ConfigError([

@@ -66,6 +66,9 @@ class Lockstep:
         environments = environments or [
             parts.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
         ]
+        num_games = sum(environment.num_environments for environment in environments)
+        if num_games != config.num_fresh:
+            raise ValueError(f"environments: {num_games} copies; expected {config.num_fresh}, a batch's fresh chunks")
         self.spec = spec = environments[0].spec
         make_network = make_network or functools.partial(agents.of(config).make_network, config)
         self.network = make_network(spec)

@@ -300,6 +300,28 @@ def test_the_first_five_differences_are_named(capsys, tmp_path):
     assert {line.split(":")[0] for line in lines} < set(keys)
 
 
+def test_what_a_resumed_run_is_given_another_value_of_is_told_but_for_its_length(tmp_path):
+    def folder(**keys):
+        config = config_lib.load("configs/catch.yaml", {key.replace("__", "."): value for key, value in keys.items()})
+        made = runs.RunFolder(tmp_path / "run", config)
+        made.close()
+        return made.is_resumed, made.changes
+
+    assert folder(learner__learning_rate=1e-4) == (False, [])
+    (tmp_path / "run/checkpoints/0000000001").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/0000000001/state.json").write_text("{}")
+    assert folder(learner__learning_rate=1e-4, total_frames=10**7) == (True, [])
+    assert folder(learner__learning_rate=2e-4) == (True, ["learner.learning_rate: was 0.0001, is 0.0002"])
+
+
+def test_a_member_of_a_population_is_no_run_of_its_own(capsys, tmp_path):
+    folder = tmp_path / "run"
+    runs.RunFolder(folder, config_lib.load("configs/catch.yaml", {"population.size": 2})).close()
+    line = f"--run {folder / 'member_1'}: is a member of a population; expected --run {folder}"
+    assert refused(capsys, *CATCH, "--run", folder / "member_1") == [line]
+    assert refused(capsys, *CATCH, "--run", folder / "member_1", "--restart") == [line] and (folder / "member_1").is_dir()
+
+
 DROPPED = """
 import signal, time
 from impala import cli
@@ -461,6 +483,8 @@ def test_every_shipped_configuration_has_its_word_and_a_line(capsys):
     (["train", "zzz"], "zzz: no shipped configuration; expected one that --list names, or --config FILE"),
     (["train", "configs/pong.yaml"], "configs/pong.yaml: no shipped configuration; did you mean --config configs/pong.yaml?"),
     (["train", "--config", "pong"], "pong: No such file or directory; did you mean the shipped one, pong without --config?"),
+    (["train", "catch", "pong"], "impala train catch … pong: expected one of the two"),
+    (["train", "catch", "--environment.name", "catch,river_swim"], "environment.name: 'catch,river_swim' is no name; of several tasks expected a list, like [catch, river_swim]"),
     (["train", "pong", "--config", "x"], "impala train pong --config x: expected one of the two"),
     (["train"], "impala train: nothing named; expected a shipped configuration, like impala train pong (impala train --list names them), or --config FILE"),
     (["compare"], "impala compare: nothing named; expected a shipped configuration, like impala compare lag (impala compare --list names them), or --config FILE"),

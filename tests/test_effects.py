@@ -73,7 +73,7 @@ def test_shipped_configurations_set_no_key_in_vain(word):
      ["replay.queue_size=77 has no effect on training with learner.max_lag=24"]),
     ("ga3c_catch", {"replay.queue_size": 77}, []),
     ("seed_catch", {"loss.correction": "clear"},
-     ["loss.correction=clear: nothing is replayed, so that it is vtrace; set replay.fraction"]),
+     ["loss.correction=clear: nothing is replayed, so that it is vtrace; program=impala can replay"]),
     ("catch", {"loss.correction": "clear", "replay.fraction": 0.5}, []),
     ("apex_catch", {"actor.max_episode_frames": 99},
      ["actor.max_episode_frames=99 has no effect on training with environment.name=catch"]),

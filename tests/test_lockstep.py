@@ -218,6 +218,13 @@ def test_refuses_a_negative_lag():
         lockstep.Lockstep(small(), lag=-1)
 
 
+def test_refuses_environments_with_which_the_lag_would_not_be_exact():
+    config = small()
+    for num in (config.num_fresh // 2, 2 * config.num_fresh):
+        with pytest.raises(ValueError, match=f"environments: {num} copies; expected {config.num_fresh}, a batch's fresh chunks"):
+            lockstep.Lockstep(config, environments=[parts.make_environment(config, num)])
+
+
 def scored(*groups):
     """Updates that only tell episodes of the given scores."""
     for scores in groups:

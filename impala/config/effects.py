@@ -115,7 +115,8 @@ def without_effect(config: Config) -> list[str]:
             "to bring up to date; 0 saves its time"
         )
     if config.loss.correction == "clear" and not config.replay.fraction:
-        lines.append("loss.correction=clear: nothing is replayed, so that it is vtrace; set replay.fraction")
+        remedy = "set replay.fraction" if config.has_use_for("replay.fraction") else "program=impala can replay"
+        lines.append(f"loss.correction=clear: nothing is replayed, so that it is vtrace; {remedy}")
     key = _LENGTH_OF.get(config.agent.name)
     corrects = config.loss.correction != "n_step" and not own.is_own(config.loss.correction)
     if key and corrects and leaves[key].value == 1:

@@ -87,6 +87,8 @@ def check_name(name: str) -> str | None:
     """Returns None for a known name, else one line that says what is wrong, with the nearest name; no TensorFlow."""
     if name in OWN:
         return None
+    if "," in name:
+        return f"environment.name: {name!r} is no name; of several tasks expected a list, like [catch, river_swim]"
     if name.startswith("atari:"):
         from ale_py import roms
 
@@ -106,7 +108,14 @@ def check_name(name: str) -> str | None:
         return None
     import gymnasium
 
+    from impala.environments import handed_in
+
     registered = gymnasium.registry.get(name)
+    if registered is None and name.startswith(handed_in.PREFIX):
+        return (
+            f"environment.name: {name!r} was handed in to another process, as a class or a function; expected "
+            "impala.Impala.load(PATH, ENVIRONMENT), which evaluates and trains it"
+        )
     if registered is None or str(registered.entry_point).startswith("ale_py"):  # ale_py's ids, once it is imported
         if game := _atari_game(name):
             return f"environment.name: {name!r} is played by its game's name here; expected atari:{game}"

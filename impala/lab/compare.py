@@ -155,7 +155,7 @@ def run(
     def run_in(pool, origin: Mapping[str, str], alone: Sequence[Cell]) -> None:
         """Runs cells, or the one `alone`, until the pool has had its share, one has failed in it, or none is left."""
         running: dict[concurrent.futures.Future, Cell] = {}
-        started, has_failed = 0, False
+        started, has_failed, hashes = 0, False, grid.own_hashes()
         while True:
             is_open = started < (1 if alone else num_workers * _CELLS_PER_POOL) and not has_failed
             free = num_workers - len(running) if is_open else 0
@@ -175,6 +175,8 @@ def run(
                     errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
                     suspects.extend([cell] * (has_died and cell not in left_out()))
                     continue
+                if hashes != grid.own_hashes():  # a row would name code that did not train it
+                    raise RuntimeError("a part of your own was edited meanwhile; start again to go on with it")
                 results.add(cell, result := future.result(), origin)
                 on_cell(cell, result)
 

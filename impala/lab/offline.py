@@ -191,6 +191,7 @@ def lag_study(
     """
     if not 0 <= min(lags) <= max(lags) <= num_updates:
         raise ValueError(f"lags {list(lags)}; expected each from 0 to the {num_updates} updates of the training")
+    _check_values(config)
     training = Lockstep(config)
     target = newest = training.learner.weights()
     history = {0: newest}
@@ -232,6 +233,7 @@ def run_study(
       ConfigError: the run kept no chunks, has no checkpoint, or plays several tasks.
     """
     config = config_lib.load(Path(folder) / "config.yaml")
+    _check_values(config)
     if len(config.environment.tasks) > 1:
         raise config_lib.ConfigError([f"{folder}: plays several tasks; expected one, whose value is the truth"])
     batch = load_chunks(folder)
@@ -242,6 +244,11 @@ def run_study(
     reference, truth = _on_policy(network, config, newest, num_chunks)
     lag = round(newest.version - float(np.mean(batch.weights_version)))
     return compare(network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes)
+
+
+def _check_values(config: Config) -> None:
+    if config.own_correction_is_of != "values":
+        raise config_lib.ConfigError([f"agent.name={config.agent.name}; expected one that learns values of states"])
 
 
 def _without_target(config: Config) -> Config:

@@ -30,6 +30,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, config: config_lib.Config, *, restart: bool = False):
         self.path = _resolved(path)
+        _refuse_member(self.path)
         if restart and self.path.exists():
             self._refuse_others()
             lock = self._lock_or_refuse()
@@ -53,6 +54,7 @@ class RunFolder:
         self._lock = self._lock_or_refuse()
         try:
             self.is_resumed, self._incarnation = self._check_contents(config), 0
+            self.changes = self._changes(config) if self.is_resumed else []
         except config_lib.ConfigError:
             if not had_lock:
                 (self.path / "lock").unlink()
@@ -119,6 +121,12 @@ class RunFolder:
             )
         return True
 
+    def _changes(self, config) -> list[str]:
+        """Returns a line for each key that a resumed run is given another value of, but for its length."""
+        before, after = (config_lib.flatten(each) for each in (config_lib.load(self.path / "config.yaml"), config))
+        keys = sorted(config_lib.MAY_CHANGE_ON_RESUME & after.keys() - {"total_frames"})
+        return [f"{key}: was {before.get(key)}, is {after[key]}" for key in keys if before.get(key) != after[key]]
+
     def _refuse_what_would_be_lost(self, config) -> None:
         """Refuses a run with rows but no checkpoint, unless it is one of the same configuration that died young."""
         if not any(map(_has_rows, member_folders(self.path))):
@@ -172,6 +180,15 @@ class RunFolder:
     def close(self) -> None:
         """Releases the folder."""
         self._lock.close()
+
+
+def _refuse_member(path: Path) -> None:
+    """Refuses the folder of a population's member, which goes on with its population only."""
+    around = path.parent / "config.yaml"
+    if path not in member_folders(path.parent) or not around.is_file():
+        return
+    if config_lib.load(around).population.size > 1:
+        raise config_lib.ConfigError([f"--run {path}: is a member of a population; expected --run {path.parent}"])
 
 
 def as_begun(path: Path, config: config_lib.Config) -> config_lib.Config:
