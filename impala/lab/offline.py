@@ -188,6 +188,7 @@ def lag_study(
 
     Raises:
       ValueError: a lag is negative or longer than the training.
+      ConfigError: the agent learns action values.
     """
     if not 0 <= min(lags) <= max(lags) <= num_updates:
         raise ValueError(f"lags {list(lags)}; expected each from 0 to the {num_updates} updates of the training")
@@ -230,7 +231,7 @@ def run_study(
       Rows whose lag is the chunks' mean lag: nearly all updates of the run.
 
     Raises:
-      ConfigError: the run kept no chunks, has no checkpoint, or plays several tasks.
+      ConfigError: the run kept no chunks, has no checkpoint, plays several tasks, or learns action values.
     """
     config = config_lib.load(Path(folder) / "config.yaml")
     _check_values(config)

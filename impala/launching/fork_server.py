@@ -125,7 +125,7 @@ class ForkServer:
             if self._is_ready:
                 with _subreaper():
                     socket.send_fds(self._socket, [json.dumps(request).encode()], [output.fileno()])
-                    # A fork takes less than a second, as long as who wants an end waits for it.
+                    # A fork takes less than a second; for so long it is waited for whoever wants an end.
                     if answer := self._answer(1.0) or self._answer(_ANSWER_SECONDS, should_stop):
                         return Child(int(answer))
                     self._end_late()

@@ -105,7 +105,7 @@ class Processes:
         Args:
           since: what it takes for the `time.monotonic()` of its launch; None: the launch's own.
         """
-        self._due.pop(name, None)  # who is due already takes its place anew: heads come first, see `supervising`
+        self._due.pop(name, None)  # to the end of the order, in which nodes start: `supervising` asks for heads first
         self._due[name] = time.monotonic() + seconds
         if since is not None:
             self._since[name] = since

@@ -233,7 +233,7 @@ def finish(status: int = 0, words: str = "") -> None:
     pulse = _pulse or getattr(_of_thread, "pulse", None)
     if pulse is not None:
         pulse.note(last_words=words[:_MAX_WORDS], status=status)
-        pulse.send(patience_seconds=5.0)  # one that says nothing was ended by something within it
+        pulse.send(patience_seconds=5.0)  # who ends without saying its status has failed: see `supervising`
     if os.environ.get(NODE_VARIABLE):
         flush()
         os._exit(status)

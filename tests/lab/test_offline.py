@@ -236,3 +236,11 @@ def test_recorded_chunks_are_a_batch(tmp_path):
     assert rows[0].gradient_cosine == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(ConfigError, match="holds no chunks"):
         acted.load_chunks(tmp_path)
+
+
+def test_who_learns_action_values_is_not_studied(tmp_path):
+    config = config_lib.load("configs/q_unrolls_catch.yaml")
+    (tmp_path / "config.yaml").write_text(config_lib.dump(config))
+    for study in (lambda: offline.run_study(tmp_path), lambda: offline.lag_study(config, [0], num_updates=1)):
+        with pytest.raises(config_lib.ConfigError, match="agent.name=q_unrolls; expected one that learns values of states"):
+            study()

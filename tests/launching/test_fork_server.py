@@ -218,6 +218,15 @@ def test_nodes_but_the_learner_see_no_gpu(tmp_path, imports, monkeypatch):
     assert said == {"actor": "", "learner": "-1", "table": ""}
 
 
+def test_nodes_start_in_the_order_in_which_they_were_asked_for_last():
+    """An actor may wait for its start when the learner dies, whose group starts before it."""
+    nodes = object.__new__(local.Processes)
+    nodes._due = {}
+    for name in ("actor/0", "learner/0", "actor/0"):
+        nodes.start_again(name, 0.0)
+    assert list(nodes._due) == ["learner/0", "actor/0"]
+
+
 def test_nodes_are_started_without_a_server_that_is_gone(tmp_path, monkeypatch):
     import launchpad as lp
 
