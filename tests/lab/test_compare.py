@@ -208,6 +208,24 @@ def test_a_scheme_of_ones_own_that_was_edited_is_another_one(tmp_path, monkeypat
         assert found[0] == found[4] != found[2] and found[1] == found[3] == found[5]
 
 
+@pytest.mark.soak
+def test_a_scheme_of_ones_own_that_is_edited_while_cells_train_keeps_none_of_them_as_its_own(tmp_path, monkeypatch):
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "schemes_that_change.py"
+    file.write_text("from impala.corrections import none as mine\n")
+    (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
+    settings = dict(schemes=["schemes_that_change:mine"], entropy_costs=[0.01])
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | settings))
+    grid = Grid(tmp_path / "grid.yaml")
+    results = compare.Results(tmp_path / "results.csv", grid)
+    with pytest.raises(RuntimeError, match="a part of your own was edited meanwhile"):
+        compare.run(grid, results, num_workers=1, command="", on_cell=lambda *_: file.write_text(file.read_text() + "a = 2\n"))
+    assert len(results.rows) == 1, "what was trained before"
+
+
 def is_worker(process: psutil.Process) -> bool:
     """Returns whether `process` trains cells; a short command that has ended since it was listed does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
