@@ -106,27 +106,30 @@ def share(group, variables: Sequence, state: dict) -> tuple[int, int]:
 class Relief:
     """Says when a learner should drop a batch that waits for its peers' batches.
 
-    Actors hand chunks to all learners in turn. Those that wait for room in one learner's queue bring the others
+    Actors hand chunks to all learners in turn. Those that wait for room in one learner's table bring the others
     nothing. If these have lost some (to an actor's death, or as unsound), all would wait for ever.
 
     Args:
-      fill: returns how full the learner's own queue is, in [0, 1], or None.
+      is_full: returns whether actors wait for room in the learner's own table.
       clock: returns seconds.
     """
 
     _PATIENCE_SECONDS = 10.0
 
-    def __init__(self, fill: Callable[[], float | None], clock: Callable[[], float] = time.monotonic):
-        self._fill, self._clock, self._batch, self._since = fill, clock, None, 0.0
+    def __init__(self, is_full: Callable[[], bool], clock: Callable[[], float] = time.monotonic):
+        self._is_full, self._clock, self._since = is_full, clock, None
+
+    def end_wait(self) -> None:
+        """Tells that all learners have taken a batch."""
+        self._since = None
 
     def is_due(self, batch) -> bool:
-        """Returns whether `batch`, or None, has waited for long and the own queue is full."""
-        now = self._clock()
-        if batch is None or batch is not self._batch:
-            self._batch, self._since = batch, now
-        if now - self._since < self._PATIENCE_SECONDS:
+        """Returns whether `batch`, if not None, should be dropped: long after the last one that all took."""
+        if batch is None:
             return False
-        self._since = now
-        if is_full := (self._fill() or 0.0) >= 1.0:
-            logging.warning("a batch is dropped: the queue is full, and other learners wait for chunks")
-        return is_full
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if now - self._since < self._PATIENCE_SECONDS or not self._is_full():
+            return False
+        logging.warning("a batch is dropped: actors wait for room in the table, and other learners for data")
+        return True

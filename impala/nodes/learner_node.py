@@ -62,7 +62,7 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
-        self._relief = learner_group.Relief(lambda: self._source.fill())
+        self._relief = learner_group.Relief(lambda: self._source.is_full())
         self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
         self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
@@ -115,6 +115,8 @@ class LearnerNode:
         is_ready, num_old = self._agree(wants_end)
         self.head.monitor.add_wait(time.monotonic() - started)  # for this learner's batch, then for its peers'
         is_turn = is_ready and not self.is_over
+        if is_turn:
+            self._relief.end_wait()
         if is_turn and not num_old:
             batch, self._held = self._held, None
             return batch

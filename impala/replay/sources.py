@@ -25,6 +25,9 @@ class Source(Protocol):
     def fill(self) -> float | None:
         """Returns how full the queue of fresh chunks is, in [0, 1]; None if that is unknown."""
 
+    def is_full(self) -> bool:
+        """Returns whether actors wait for room, as far as is known."""
+
     def look(self, row: dict[str, Any]) -> None:
         """Takes the row of metrics that was just written."""
 
@@ -50,6 +53,9 @@ class FedSource:
 
     def columns(self) -> dict[str, Any]:
         return {}
+
+    def is_full(self) -> bool:
+        return (self.fill() or 0.0) >= 1.0
 
     def look(self, row: dict[str, Any]) -> None:
         pass

@@ -214,7 +214,15 @@ class Windows(sources.FedSource):
         return info.rate_limiter_info.insert_stats.completed if (info := self._info()) else None
 
     def fill(self) -> None:
-        """Returns None: nobody waits for room here, and `columns` says how much the table holds."""
+        """Returns None: there is no queue, and `columns` says how much the table holds."""
+
+    def is_full(self) -> bool:
+        """Returns whether the rate limiter holds up whoever writes until more windows are drawn."""
+        if (info := self._info()) is None:
+            return False
+        limiter, size = info.rate_limiter_info, info.current_size
+        ahead = limiter.samples_per_insert * (limiter.insert_stats.completed + 1) - limiter.sample_stats.completed
+        return size >= limiter.min_size_to_sample and ahead > limiter.max_diff
 
     def look(self, row: dict[str, Any]) -> None:
         """See `sources.Tables`."""

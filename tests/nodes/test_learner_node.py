@@ -89,12 +89,23 @@ def test_the_first_batches_of_updates_that_are_not_finite_are_kept_and_ten_in_a_
 def test_a_batch_that_waits_for_the_peers_while_the_own_queue_is_full_is_dropped_and_counted(make_node, monkeypatch):
     """Else actors that wait for room here would bring the peers nothing, and all would wait for ever."""
     node = make_node(RuntimeError("over"))
-    node._group = SimpleNamespace(index=0, size=2, agree=lambda *, is_ready, wants_end, counts: (False, False, list(counts)))
-    now = [0.0]
+    are_all_ready, now = [False], [0.0]
+    node._group = SimpleNamespace(
+        index=0, size=2, agree=lambda *, is_ready, wants_end, counts: (are_all_ready[0], False, list(counts))
+    )
     monkeypatch.setattr(node._relief, "_clock", lambda: now[0])
-    for seconds, fill, is_kept in ((0, 1.0, True), (9, 1.0, True), (11, 0.9, True), (20, 1.0, True), (22, 1.0, False)):
+
+    def is_kept(seconds, fill):
         now[0] = seconds
-        monkeypatch.setattr(node._source, "fill", lambda fill=fill: fill)
+        monkeypatch.setattr(node._source, "fill", lambda: fill)
         assert node._next_batch() is None
-        assert (node._held is not None) == is_kept, "kept for its turn, unless it has waited for 10 s since a look"
-    assert node._own_counts()["dropped_chunks"] == 1, "its share of a batch of two"
+        return node._held is not None
+
+    assert is_kept(0, 1.0) and is_kept(9, 1.0) and is_kept(11, 0.9), "for its turn, as long as no actor waits"
+    assert not is_kept(12, 1.0) and not is_kept(13, 1.0), "one after the other, until the peers have theirs, too"
+    assert node._own_counts()["dropped_chunks"] == 2, "its share of two batches of two"
+    are_all_ready[0] = True
+    assert node._next_batch() is not None
+    are_all_ready[0] = False
+    node._held = object()
+    assert is_kept(14, 1.0) and is_kept(23, 1.0) and not is_kept(25, 1.0), "the next wait is counted from its own begin"

@@ -1,6 +1,10 @@
 """From an actor's steps through a real table to the target of a loss, with every number by hand."""
 
+import threading
+import time
+
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 
@@ -10,6 +14,7 @@ from impala.losses import q_learning
 from impala.networks import q_values
 from impala.replay import tables, windows
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
+from tests.programs.running import wait_for
 
 SPEC = EnvironmentSpec("numbers", ArraySpec((1,), np.float32), Discrete(2))
 CHUNK = chunk_spec(SPEC, 3, kept={})._replace(previous_action=(), previous_reward=())
@@ -96,3 +101,40 @@ def test_after_an_unsound_window_batches_are_of_the_newest_draw_again(monkeypatc
     drawn = windows.drawn("", "", batch_size=4, checks=lambda arrays: next(verdicts, [True] * 4), remove=removed.extend)
     batches = [next(drawn)["origin"][:, 0].tolist() for _ in range(4)]
     assert batches == [[1] * 4, [2, 2, 2, 3], [4] * 4, [5] * 4] and removed == [1]
+
+
+@pytest.mark.parametrize("samples_per_insert", [2.0, None])
+def test_a_source_knows_when_its_rate_limiter_holds_up_whoever_writes(samples_per_insert):
+    """In a group of learners the one whose actors wait then draws without its peers: `learner_group.Relief`."""
+    table = windows.table(
+        windows.window_spec(CHUNK), 1_000, min_size=4, samples_per_insert=samples_per_insert, batch_size=4
+    )
+    server, is_over = reverb.Server([table]), threading.Event()
+    client = server.localhost_client()
+    source = windows.Windows(client, windows.Share(1_000, 4, 4), checks=None, num_prefetched=1, device="/CPU:0")
+
+    def write():
+        sink = TableWindows(
+            client, tables.REPLAY, 1, lengths=windows.lengths(CHUNK), should_stop=is_over.is_set, max_pending=0
+        )
+        for _ in range(60):
+            play(sink)  # eight windows
+        sink.close()
+
+    assert not source.is_full()
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    if samples_per_insert is None:
+        writer.join(60)
+        assert source.num_inserted() == 480 and not source.is_full(), "nobody is held up"
+    else:
+        wait_for(source.is_full, 30, "that the writer is held up")
+        before, rows = source.num_inserted(), windows.drawn(f"localhost:{server.port}", tables.REPLAY, batch_size=4)
+        time.sleep(0.5)
+        assert source.num_inserted() == before == 4 + 32 / 2, "it is ahead by eight batches, no further"
+        for _ in range(3):
+            next(rows)
+        wait_for(lambda: source.num_inserted() > before, 30, "that it goes on")
+        is_over.set()
+        writer.join(30)
+    server.stop()
