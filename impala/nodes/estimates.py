@@ -5,12 +5,14 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
     processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
     environments   1 MB each, and two chunks: one that is written, one that waits for the table
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
+    tables         what they hold when full, given by the caller; not those of frames, which are compressed
     weights        float32; six times in a learner or a server's shard (gradients, the optimizer's two slots, copies),
                    four times more for each further optimizer of a server, twice in an actor, five times in a worker
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -70,12 +72,15 @@ def kept_step_bytes(window: Chunk, num_fresh: int) -> int:
     return step_bytes(window, num_fresh) + _WINDOW_BYTES
 
 
-def check(config: Config, spec: EnvironmentSpec) -> None:
-    """Raises ConfigError if memory cannot hold processes, environments, batches and weights, or no message the weights.
+def check(config: Config, spec: EnvironmentSpec, tables_mb: Mapping[str, float] = MappingProxyType({})) -> None:
+    """Raises ConfigError if memory cannot hold the run, or no message the weights.
 
-    It leaves tables out.
+    Args:
+      tables_mb: megabytes of the full tables, uncompressed, by the key that says how large they are.
     """
     parts, budget = list(_parts(config, spec)), budget_mb()
+    if spec.observation.dtype != np.uint8:
+        parts += [Part("what tables hold", mb, (key,)) for key, mb in tables_mb.items() if mb]
     total = sum(part.mb for part in parts)
     if total > budget:
         part = max(parts, key=lambda part: part.mb)

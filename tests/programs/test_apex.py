@@ -269,6 +269,13 @@ def test_a_replay_larger_than_memory_is_told_its_size_and_the_largest_that_fits(
         "expected at most 5474764"
     )
     assert not (tmp_path / "run").exists()
+    (line,) = refused(capsys, *APEX, "--run", tmp_path / "run", "--replay.size", 5_400_000)
+    assert line.startswith("replay.size=5400000: what tables hold may take 6,313 MB, and the run ") and "of 6,400" in line
+    fits = int(line.rpartition("expected at most about ")[2])
+    assert 2_000_000 < fits < 4_900_000, "processes, batches and weights take their part, too"
+    config = config_lib.load("configs/apex_catch.yaml", {"replay.size": fits})
+    spec = checking.check(config)
+    estimates.check(config, spec, {"replay.size": training._table_mb(config, spec, 6_400.0)["replay"]})
     for size, is_refused in ((5_474_765, True), (5_474_764, False)):
         config = config_lib.load("configs/apex_catch.yaml", {"replay.size": size})
         with pytest.raises(config_lib.ConfigError) if is_refused else contextlib.nullcontext():
