@@ -263,8 +263,12 @@ def test_it_waits_for_the_others_last_frames(folder):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("start", [pytest.param(running.CATCH, id="impala"), pytest.param(A3C, id="a3c")])
-def test_a_population_evolves_and_resumes(start, tmp_path):
+@pytest.mark.parametrize("start, name, scheduled", [
+    pytest.param(running.CATCH, "entropy_cost", 0.01, id="impala"), pytest.param(A3C, "entropy_cost", 0.01, id="a3c"),
+    pytest.param([*A3C[:2], "configs/dppo_catch.yaml", *A3C[3:]], "entropy_cost", 0.01, id="dppo"),
+    pytest.param([*A3C[:2], "configs/gorila_catch.yaml", *A3C[3:]], "learning_rate", 0.02, id="gorila"),
+])  # fmt: skip
+def test_a_population_evolves_and_resumes(start, name, scheduled, tmp_path):
     folder = tmp_path / "run"
     command = [
         *start, "--run", folder, "--population.size", 2, "--population.burn-in-frames", 5_000,
@@ -290,17 +294,17 @@ def test_a_population_evolves_and_resumes(start, tmp_path):
         evolutions = read_csv(folder / f"member_{index}" / "population.csv")
         assert len(evolutions) >= 3 and all(e["other"] == str(1 - index) for e in evolutions)
         assert all(b >= a + 200 for a, b in zip(*[[int(e["episodes"]) for e in evolutions][i:] for i in (0, 1)]))
-        assert len({e["learning_rate"] for e in evolutions} | {e["entropy_cost"] for e in evolutions}) > 1
+        assert len({e["learning_rate"] for e in evolutions} | {e[name] for e in evolutions}) > 1
         rows = read_csv(folder / f"member_{index}" / "metrics.csv")
         assert int(rows[-1]["frames"]) >= total
         late = [row for row in rows if int(row["frames"]) > int(evolutions[-1]["frames"])]
         if late:  # what the optimizer was given is what evolved
-            schedule = 0.01
-            assert float(late[-1]["entropy_cost"]) == pytest.approx(schedule * float(evolutions[-1]["entropy_cost"]), rel=1e-4)
+            assert float(late[-1][name]) == pytest.approx(scheduled * float(evolutions[-1][name]), rel=1e-4)
     plotted = running.run("plot", folder, "--output", folder / "curves.svg")
     assert plotted.returncode == 0, plotted.stderr
     drawn = (folder / "curves.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name in ("return, mean of 100 episodes", "learning rate", "entropy cost")), "what evolves, too"
+    titles = ("return, mean of 100 episodes", "learning rate", name.replace("_", " "))
+    assert all(f"<!-- {title} -->" in drawn for title in titles), "what evolves, too"
     refused = running.run("evaluate", folder)
     assert refused.returncode == 2 and "expected one of its members" in refused.stderr
     changed = running.run(*command, "--total-frames", total, "--population.size", 3)
