@@ -70,6 +70,16 @@ def ray_host(*arguments, within=()) -> Iterator[subprocess.Popen]:
             process.terminate()
 
 
+def num_alive(address: str) -> int:
+    """Returns how many hosts the cluster at `address` has now.
+
+    Hosts of one machine should come one by one: two that start at once may choose the same name for their socket.
+    """
+    code = "import sys; from ray._raylet import GcsClient; print(*(n.state for n in GcsClient(sys.argv[1]).get_all_node_info().values()))"
+    states = subprocess.run([sys.executable, "-c", code, address], capture_output=True, text=True, check=True, timeout=60).stdout
+    return states.split().count("0")
+
+
 # Ray's own, for its tests; by the name that its launcher knows, a file is read that the wheel lacks.
 _PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 

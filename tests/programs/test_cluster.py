@@ -19,7 +19,7 @@ from impala.launching import node_host, ports, ray_cluster
 from impala.launching.restarts import Restarts
 from impala.learning import checkpoints
 from tests.faults import certificates
-from tests.faults.hosts import cable, growing_cluster, head, ray_host
+from tests.faults.hosts import cable, growing_cluster, head, num_alive, ray_host
 from tests.programs.running import (
     CATCH,
     ENDLESS,
@@ -513,8 +513,9 @@ def test_actors_of_the_cluster_that_one_stands_in_are_spread_if_wished(tmp_path,
         at_head = ("--node-ip-address", "127.0.0.1", "--port", address.rpartition(":")[2], "--num-cpus", 3)
         ends.enter_context(ray_host("--head", *at_head, "--include-dashboard", "false"))
         wait_for(lambda: reachable(address), 60, "the head listens")
-        for _ in range(2):
+        for number in (2, 3):
             ends.enter_context(ray_host("--address", address, "--node-ip-address", "127.0.0.1", "--num-cpus", 2))
+            wait_for(lambda number=number: num_alive(address) == number, 60, "the host has joined")
         keys = ["--actor.num-actors", 3, "--actor.num-environments", 8, "--cluster.spread-actors", spread]
         process = start(*CATCH, "--cluster", "auto", "--run", tmp_path / "run", *ENDLESS, *keys)
         ends.callback(process.kill)
