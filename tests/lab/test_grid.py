@@ -61,7 +61,9 @@ def test_rows_from_before_sizes_are_of_the_tasks_own(make):
     assert cell_of({name: value for name, value in row.items() if name != "replay_size"}) == cell
 
 
-@pytest.mark.parametrize("size, lag, age", [(16, 0, 0.0), (16, 2, 2.0), (160, 0, 4.5)])
+@pytest.mark.parametrize("size, lag, age", [
+    pytest.param(16, 0, 0.0, marks=pytest.mark.soak), (16, 2, 2.0), (160, 0, 4.5),
+])  # fmt: skip
 def test_the_age_of_what_is_replayed_is_measured(make, size, lag, age):
     """Of 16 fresh chunks an update, the newest 160 are of ten updates: 0 to 9 old, drawn uniformly."""
     grid = make(replay_sizes=[size], lags=[lag])

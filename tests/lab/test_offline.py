@@ -89,8 +89,9 @@ def test_exact_values_of_river_swim():
 
 def test_what_was_trained_with_a_target_network_is_studied_too():
     config = river(**{"loss.correction": "impact"})
-    rows = offline.lag_study(config, [0, 2], num_updates=2, num_chunks=16)
-    assert len(rows) == 2 * len(ALL) and all(np.isfinite(row[2:]).all() for row in rows)
+    schemes = offline.make_schemes(config.loss, ["impact", "vtrace"])
+    rows = offline.lag_study(config, [0, 2], num_updates=2, num_chunks=16, schemes=schemes)
+    assert len(rows) == 4 and all(np.isfinite(row[2:]).all() for row in rows)
 
 
 def test_environments_of_different_plays_have_different_seeds(monkeypatch):
