@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How long a start takes, and how long a node that is killed is missed: scripts/time_returns.py → docs/results/returns.
 
-Runs Catch and Pong on this machine and on a Ray cluster of one host, and Catch with two learners, three times each.
+Runs Catch, Pong, and Catch with two learners on this machine and on a Ray cluster of one host, three times each.
 Measured in seconds, from outside, by the run's metrics.csv, which grows every half second:
 
   first update    from the command to the first row with an update
@@ -27,7 +27,10 @@ from impala.learning import checkpoints
 from impala.monitoring import logs
 
 RESULTS = Path("docs/results/returns")
-CASES = (("catch", False, 1), ("pong", False, 1), ("catch", False, 2), ("catch", True, 1), ("pong", True, 1))
+CASES = (
+    ("catch", False, 1), ("pong", False, 1), ("catch", False, 2),
+    ("catch", True, 1), ("pong", True, 1), ("catch", True, 2),
+)
 OPTIONS = ("--log-period-seconds", "0.5", "--checkpoint-period-seconds", "5", "--total-frames", "2000000000",
            "--target-return", "1000")  # fmt: skip
 PATIENCE = 300.0
