@@ -326,7 +326,7 @@ def test_an_agent_of_ones_own_trains_in_the_processes_of_every_program(folder, t
 
 
 @pytest.mark.parametrize("word, keys", [
-    pytest.param("q_unrolls_catch", {}, marks=pytest.mark.soak), ("dqn_catch", {"replay.min_size": 300}),
+    pytest.param("q_unrolls_catch", {}, marks=pytest.mark.soak), ("dqn_catch", {"replay.min_size": 100}),
     pytest.param("r2d2_catch", {"replay.min_size": 300}, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says_the_same(folder, word, keys):

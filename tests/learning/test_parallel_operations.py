@@ -15,13 +15,13 @@ from impala.launching import processes
 
 processes.set_tensorflow_threads(1, int(sys.argv[1]))
 assert tf.config.threading.get_inter_op_parallelism_threads() == int(sys.argv[1])
-chosen = config.load("configs/dqn_pong.yaml", {"agent.target_period": 3})
+chosen = config.load("configs/dqn_pong.yaml", {"agent.target_period": 2})
 spec = parts.make_environment(chosen, 1).spec
 network = agents.of(chosen).make_network(chosen, spec)
 learner = agents.of(chosen).make_learner(chosen, network)
 batch = next(iter(shared.make_batches(chosen, network, spec, 0, 0)(parts.random_batch(chosen, spec))))
 before = network.trainable_variables[0].numpy()
-for _ in range(5):
+for _ in range(3):
     learner.update(batch, 1e-3)
 assert np.abs(network.trainable_variables[0].numpy() - before).max() > 1e-3
 print(hashlib.sha256(b"".join(v.numpy().tobytes() for v in network.variables)).hexdigest())

@@ -26,7 +26,9 @@ def config(**overrides):
     return config_lib.load("configs/dppo_catch.yaml", SMALL | {k.replace("__", "."): v for k, v in overrides.items()})
 
 
-@pytest.mark.parametrize("name, word", [("catch", "clip"), ("catch", "penalty"), ("pendulum", "clip")])
+@pytest.mark.parametrize("name, word", [
+    ("catch", "clip"), pytest.param("catch", "penalty", marks=pytest.mark.soak), ("pendulum", "penalty"),
+])  # fmt: skip
 def test_w_workers_are_one_with_all_their_transitions(name, word):
     """Whole passes, so that a minibatch is all that a worker has: the mean of gradients is the gradient of the mean."""
     made = config_lib.load(f"configs/dppo_{name}.yaml", SMALL | {

@@ -7,7 +7,7 @@ from impala import config as config_lib
 from impala import lockstep
 from tests.programs.running import WHOLE_OR_RESUMED, ended, played_by, refused, rows, run
 
-R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "1"]
+R2D2 = ["train", "--config", "configs/r2d2_memory_chain.yaml", "--evaluator.period-seconds", "1", "--learner.batch-size", "16"]
 EVERYONE = {(0, environment) for environment in range(16)}
 
 
@@ -28,9 +28,9 @@ def test_it_learns_what_must_be_remembered_and_ends_by_its_evaluations(runs):
 def test_how_often_a_step_is_trained_on_is_held_and_steps_are_counted(runs):
     folder, interrupted, _ = runs
     last = [row for row in rows(folder) if row["samples_per_insert"] and row["priority_seconds"]][-1]
-    trained = 32 * 20 * (int(last["updates"]) - int(interrupted["updates"]))
+    trained = 16 * 20 * (int(last["updates"]) - int(interrupted["updates"]))
     inserted = trained / float(last["samples_per_insert"])
-    assert 8.0 * inserted == pytest.approx(trained, abs=20 * (256 + 8 * 32)), "the limiter's margin, and batches ahead"
+    assert 8.0 * inserted == pytest.approx(trained, abs=20 * (128 + 8 * 16)), "the limiter's margin, and batches ahead"
     assert int(last["frames"]) - int(interrupted["frames"]) == int(last["played_steps"])
     # A window stands for 10 steps, of which an episode has 11, one of them across the reset and not counted as played.
     # Each of 16 environments has 10 to 20 that are in no window yet, and some on their way.
