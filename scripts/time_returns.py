@@ -68,7 +68,7 @@ def place(on_cluster: bool):
         return
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=4, include_dashboard=False))
+    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=6, include_dashboard=False))
     try:
         yield ("--cluster", cluster.address)
     finally:
