@@ -45,7 +45,8 @@ def main(
         _connect(cluster, config, threads)
     table_mb = _table_mb(config, spec, estimates.budget_mb() if cluster is None else float("inf"))
     if cluster is None:
-        estimates.check(config, spec, {"replay.queue_size": table_mb["queue"], "replay.size": table_mb["replay"]})
+        of_queue = "replay.queue_size" if config.learner.max_lag is None else "learner.max_lag"
+        estimates.check(config, spec, {of_queue: table_mb["queue"], "replay.size": table_mb["replay"]})
     with _with_room(folder):
         run = runs_lib.RunFolder(folder, config, restart=restart)
     try:

@@ -5,7 +5,7 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
     processes      0.4 GB where TensorFlow is loaded, 0.15 GB for actors without it
     environments   1 MB each, and two chunks: one that is written, one that waits for the table
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
-    tables         what they hold when full, given by the caller; not those of frames, which are compressed
+    tables         what they hold when full, given by the caller; of frames not what Reverb holds, which is compressed
     weights        float32; six times in a learner or a server's shard (gradients, the optimizer's two slots, copies),
                    four times more for each further optimizer of a server, twice in an actor, five times in a worker
 """
@@ -79,7 +79,8 @@ def check(config: Config, spec: EnvironmentSpec, tables_mb: Mapping[str, float] 
       tables_mb: megabytes of the full tables, uncompressed, by the key that says how large they are.
     """
     parts, budget = list(_parts(config, spec)), budget_mb()
-    if spec.observation.dtype != np.uint8:
+    is_in_memory = config.replays_in_workers or config.has_central_inference and not config.replays_alone
+    if is_in_memory or spec.observation.dtype != np.uint8:
         parts += [Part("what tables hold", mb, (key,)) for key, mb in tables_mb.items() if mb]
     total = sum(part.mb for part in parts)
     if total > budget:

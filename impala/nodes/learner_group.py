@@ -106,11 +106,11 @@ def share(group, variables: Sequence, state: dict) -> tuple[int, int]:
 class Relief:
     """Says when a learner should drop a batch that waits for its peers' batches.
 
-    Actors hand chunks to all learners in turn. Those that wait for room in one learner's table bring the others
-    nothing. If these have lost some (to an actor's death, or as unsound), all would wait for ever.
+    An actor hands what it plays to several learners in turn. While it waits for room in one learner's table it brings
+    the others nothing. If these have lost some (to an actor's death, or as unsound), all would wait for ever.
 
     Args:
-      is_full: returns whether actors wait for room in the learner's own table.
+      is_full: returns whether actors wait for room in the learner's own table; see `sources.Source`.
       clock: returns seconds.
     """
 
@@ -124,7 +124,10 @@ class Relief:
         self._since = None
 
     def is_due(self, batch) -> bool:
-        """Returns whether `batch`, if not None, should be dropped: long after the last one that all took."""
+        """Returns whether `batch`, if there is one, should be dropped: actors wait, and all have for ten seconds.
+
+        Those count from the first call with a batch after `end_wait`; from then on one batch after the other goes.
+        """
         if batch is None:
             return False
         now = self._clock()

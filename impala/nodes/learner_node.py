@@ -64,7 +64,7 @@ class LearnerNode:
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
         self._relief = learner_group.Relief(lambda: self._source.is_full())
         self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
-        self._num_dropped, self.totals = 0, {}  # chunks dropped because a learner's were too old; all learners' counts
+        self._num_dropped, self.totals = 0, {}  # chunks of batches that `_next_batch` dropped; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new
         self.after_update: list[Callable[[Any], None]] = []  # called with an update's `learners.Result`
         self.at_end: list[Callable[[], None]] = []  # after the last checkpoint
@@ -121,7 +121,7 @@ class LearnerNode:
             batch, self._held = self._held, None
             return batch
         # Of old ones all drop theirs: if one did alone, it would wait for actors that the others' full queues block.
-        if is_turn or self._relief.is_due(self._held):
+        if is_turn or not self.is_over and self._relief.is_due(self._held):
             self._drop_held()
         return None
 

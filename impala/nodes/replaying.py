@@ -72,6 +72,7 @@ def from_replay(place: Place, table):
         ),
         num_prefetched=config.num_prefetched_batches,
         device=place.device,
+        is_fed_with_others=config.learner.num_learners > 1 and config.actor.num_lanes > 1,
     )
     if _priority_exponent(config) is None:
         return windows.Windows(table, share_of(config), **settings)

@@ -1,10 +1,9 @@
 """What a learner trains on: where its batches come from, behind one interface."""
 
-import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from impala.replay import datasets, tables
+from impala.replay import datasets, table_info, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import Chunk
@@ -26,7 +25,7 @@ class Source(Protocol):
         """Returns how full the queue of fresh chunks is, in [0, 1]; None if that is unknown."""
 
     def is_full(self) -> bool:
-        """Returns whether actors wait for room, as far as is known."""
+        """Returns whether actors wait for room and bring other learners nothing meanwhile, as far as is known."""
 
     def look(self, row: dict[str, Any]) -> None:
         """Takes the row of metrics that was just written."""
@@ -103,22 +102,16 @@ class Tables(FedSource):
         return super().counts() | (unsound if self._feeder else {})
 
     def fill(self) -> float | None:
-        info = info_of(self._client, tables.QUEUE)
+        info = table_info.info_of(self._client, tables.QUEUE)
         return info and info.current_size / info.max_size
+
+    def is_full(self) -> bool:
+        return table_info.holds_up_writers(table_info.info_of(self._client, tables.QUEUE))
 
     def look(self, row: dict[str, Any]) -> None:
         """Extrapolates from the memory of the table's process how much a full replay table takes."""
-        if self._memory and self._memory.is_open and (info := info_of(self._client, tables.REPLAY)):
+        if self._memory and self._memory.is_open and (info := table_info.info_of(self._client, tables.REPLAY)):
             self._memory.look(info.current_size, row["rss_table_mb"])
 
     def status(self) -> dict[str, Any]:
         return {"full_replay_mb": self._memory and self._memory.full_mb}
-
-
-def info_of(client, table: str):
-    """Returns Reverb's information on a table, None if it does not answer."""
-    try:
-        return client.server_info(timeout=2)[table]
-    except Exception as error:  # the dashboard shows a gap; the training thread does not depend on it
-        logging.warning("the table did not answer: %s", error)
-        return None

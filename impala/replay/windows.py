@@ -8,7 +8,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from impala.replay import datasets, fetching, priorities, sources, tables
+from impala.replay import datasets, fetching, priorities, sources, table_info, tables
 from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import WINDOW_COLUMNS, ArraySpec, Chunk, map_fields
@@ -169,10 +169,15 @@ class Windows(sources.FedSource):
       checks: of the windows that come from it.
       num_prefetched: batches that may wait.
       device: where batches go.
+      is_fed_with_others: whether those who write here also write to other tables, and not to them while they wait.
     """
 
-    def __init__(self, client, share: Share, *, checks: Checks, num_prefetched: int, device: str):
+    def __init__(
+        self, client, share: Share, *, checks: Checks, num_prefetched: int, device: str,
+        is_fed_with_others: bool = False,
+    ):  # fmt: skip
         self._batch_size, self._device, self._share = share.batch_size, device, share
+        self._is_fed_with_others = is_fed_with_others
         super().__init__(lambda: datasets.Prefetcher(self._batches, num_prefetched=num_prefetched))
         self._client, self._checks, size = client, checks, share.size * share.num_fresh
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
@@ -217,12 +222,8 @@ class Windows(sources.FedSource):
         """Returns None: there is no queue, and `columns` says how much the table holds."""
 
     def is_full(self) -> bool:
-        """Returns whether the rate limiter holds up whoever writes until more windows are drawn."""
-        if (info := self._info()) is None:
-            return False
-        limiter, size = info.rate_limiter_info, info.current_size
-        ahead = limiter.samples_per_insert * (limiter.insert_stats.completed + 1) - limiter.sample_stats.completed
-        return size >= limiter.min_size_to_sample and ahead > limiter.max_diff
+        """Returns whether those who write wait for more draws, and so keep what others wait for, see `Source`."""
+        return self._is_fed_with_others and table_info.holds_up_writers(self._info())
 
     def look(self, row: dict[str, Any]) -> None:
         """See `sources.Tables`."""
@@ -233,4 +234,4 @@ class Windows(sources.FedSource):
         return {"full_replay_mb": self._memory.full_mb}
 
     def _info(self):
-        return sources.info_of(self._client, tables.REPLAY)
+        return table_info.info_of(self._client, tables.REPLAY)

@@ -197,7 +197,7 @@ def test_a_scheme_of_ones_own_that_was_edited_is_another_one(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
     digests, codes = [], []
-    cases = [("a = 1", "schemes_of_one:mine"), ("a = 2", "schemes_of_one:mine"), ("a = 2", "none"), ("a = 1", "none")]
+    cases = [("a = 1", "schemes_of_one:mine"), ("a = 2", "schemes_of_one:mine"), ("a = 2", "none"), ("a = 1", "none"), ("a = 1", "schemes_of_one:mine")]
     for text, scheme in cases:
         (tmp_path / "schemes_of_one.py").write_text(f"from impala.corrections import none as mine\n{text}\n")
         (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | QUICK | dict(schemes=[scheme])))
@@ -205,7 +205,7 @@ def test_a_scheme_of_ones_own_that_was_edited_is_another_one(tmp_path, monkeypat
         digests.append(grid.digest(next(iter(grid.cells({})))))
         codes.append(compare._code(grid))
     for found in (digests, codes):
-        assert found[0] != found[1] and found[2] == found[3]
+        assert found[4] == found[0] != found[1] and found[2] == found[3]
 
 
 @pytest.mark.soak

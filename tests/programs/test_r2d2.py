@@ -200,7 +200,7 @@ def test_it_needs_its_core():
      "replay.checkpoint_minutes=1: with actor.num_lanes=2 and learner.num_learners=2 an actor would wait for a table"),
     (["--num-learners", "2", "--learner.unroll-length", "2", "--agent.n-step", "1", "--agent.period", "2"],
      "learner.unroll_length=2: one with a reset can be without a transition, and is left out; so several learners'"),
-    (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=32"),
+    (["--num-learners", "3"], "learner.num_learners=3 does not divide learner.batch_size=16"),
     (["--inference.max-environments", "4"], "inference.max_environments=4: a lane asks for 8"),
 ])  # fmt: skip
 def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments, expected, tmp_path, capsys):

@@ -5,7 +5,7 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from impala.replay import tables
+from impala.replay import table_info, tables
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, chunk_spec, map_fields, num_bytes, zeros
 
 SPECS = {
@@ -119,4 +119,23 @@ def test_drop_oldest_keeps_the_newest_in_order_and_holds_nobody_back():
     write(client, [numbered(spec, n) for n in range(30)])
     assert versions(client, 8) == list(range(22, 30))
     assert client.server_info(timeout=10)[tables.QUEUE].current_size == 0
+    server.stop()
+
+
+@pytest.mark.parametrize("kind", tables.FRESH)
+def test_whether_writers_are_held_up(kind):
+    """By the rate limiter's own numbers: at every fill, and again after chunks were taken out."""
+    spec = SPECS["numbers"]
+    server, client = serve(tables.FRESH[kind](spec, 8))
+    found = []
+    for count in (0, 5, 2, 1):
+        write(client, [numbered(spec, n) for n in range(count)])
+        found.append(table_info.holds_up_writers(table_info.info_of(client, tables.QUEUE)))
+    assert found == [False, False, False, kind != "drop_oldest"], "with 0, 5, 7 and 8 of 8"
+    if kind != "drop_oldest":
+        with pytest.raises(reverb.errors.DeadlineExceededError):
+            write(client, [numbered(spec, 9)], timeout_ms=200)
+    versions(client, 2)
+    assert not table_info.holds_up_writers(table_info.info_of(client, tables.QUEUE))
+    assert not table_info.holds_up_writers(None)
     server.stop()

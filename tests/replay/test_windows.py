@@ -111,7 +111,11 @@ def test_a_source_knows_when_its_rate_limiter_holds_up_whoever_writes(samples_pe
     )
     server, is_over = reverb.Server([table]), threading.Event()
     client = server.localhost_client()
-    source = windows.Windows(client, windows.Share(1_000, 4, 4), checks=None, num_prefetched=1, device="/CPU:0")
+    source, other = (
+        windows.Windows(
+            client, windows.Share(1_000, 4, 4), checks=None, num_prefetched=1, device="/CPU:0", is_fed_with_others=found
+        ) for found in (True, False)
+    )  # fmt: skip
 
     def write():
         sink = TableWindows(
@@ -129,6 +133,7 @@ def test_a_source_knows_when_its_rate_limiter_holds_up_whoever_writes(samples_pe
         assert source.num_inserted() == 480 and not source.is_full(), "nobody is held up"
     else:
         wait_for(source.is_full, 30, "that the writer is held up")
+        assert not other.is_full(), "nobody else waits for this writer"
         before, rows = source.num_inserted(), windows.drawn(f"localhost:{server.port}", tables.REPLAY, batch_size=4)
         time.sleep(0.5)
         assert source.num_inserted() == before == 4 + 32 / 2, "it is ahead by eight batches, no further"
