@@ -58,7 +58,8 @@ class Status(NamedTuple):
     node: beats.Node
     has_heard: bool  # any sign of life
     wants_end: bool  # it called `lp.stop()`
-    log: bytes  # what it wrote since the last question
+    log: bytes  # what it wrote from the byte `log_at` on
+    log_at: int
 
 
 class _Waiting(NamedTuple):
@@ -77,7 +78,7 @@ class NodeHost:
         _sweep()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
         self._listener, self._ports, self._server = beats.Listener(), ports.Holder(), None
-        self._name, self._number, self._read, self._failure = "", 0, 0, None
+        self._name, self._number, self._failure = "", 0, None
         self._process: subprocess.Popen | fork_server.Child | None = None
         self._waiting: _Waiting | None = None  # until the server has imported what the process needs
         self._ended_early: int | None = None  # the exit status of a process that was ended before it existed
@@ -156,8 +157,11 @@ class NodeHost:
                 preexec_fn=None if prepares else processes.end_with_parent,
             )  # fmt: skip
 
-    def status(self) -> Status:
-        """Returns what is known of the process, and what it wrote since this was last asked."""
+    def status(self, log_at: int = 0) -> Status:
+        """Returns what is known of the process, and what it wrote from the byte `log_at` on.
+
+        Who asks says what it has: an answer may be lost on its way, and what is in it is then asked for again.
+        """
         try:
             self._start_if_ready()
         except Exception as error:  # no memory for another process
@@ -166,13 +170,12 @@ class NodeHost:
             raise RuntimeError(f"the node could not be started: {self._failure}")
         exit_status = self._process.poll() if self._process else self._ended_early  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
-            file.seek(self._read)
+            file.seek(log_at)
             log = file.read(_LOG_BYTES)
-        self._read += len(log)
         return Status(
             self._number, exit_status if len(log) < _LOG_BYTES else None,  # it is asked no more once it has ended
             self._process is not None, self._listener.node(self._name), self._listener.has_heard(self._name),
-            (self._scratch / "stop").exists(), log,
+            (self._scratch / "stop").exists(), log, log_at,
         )  # fmt: skip
 
     def signal(self, *numbers: int) -> None:

@@ -227,16 +227,23 @@ class _Hosted:
         self.is_lost = False  # the place is of no more use
         self.exit_status: int | None = None
         self.number = 1  # of the start there
-        self.status = node_host.Status(0, None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"")
+        self.status = node_host.Status(
+            0, None, False, beats.Node(0.0, False, "starting", 0.0, {}), False, False, b"", 0
+        )  # fmt: skip
+        self.num_logged = 0  # bytes of what is written there that have come
 
     @property
     def is_over(self) -> bool:
         return self.exit_status is not None
 
+    def ask(self):
+        """Asks the host for the process's status, and for what has not come of its log."""
+        return self.actor.status.remote(self.num_logged)
+
     def again(self) -> "_Hosted":
         """Returns the same place for another process of the node."""
         new = _Hosted(self.actor, self.described)
-        new.place, new.number = self.place, self.number + 1
+        new.place, new.number, new.num_logged = self.place, self.number + 1, self.num_logged
         return new
 
 
@@ -395,11 +402,14 @@ class Nodes:
                     raise
                 self._avoid(self._hosted[name].place[2], error.lines[0])
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
-        failed = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].cannot_be_at]
+        replaced = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].is_over]
+        failed = [name for name in replaced if self._hosted[name].cannot_be_at]
+        lost = [name for name in replaced if self._hosted[name].status.node.facts.get("lost_host")]
         for name in failed:
             self._avoid_where_it_failed(name)
         avoided = self._avoided()
-        unfit = [*failed, *(name for name in movable if name in standing and self._hosted[name].place[2] in avoided)]
+        refused = [name for name in movable if name in standing and self._hosted[name].place[2] in avoided]
+        unfit = [*failed, *lost, *refused]
         groups = {self._placement.together(name) for name in unfit} - {None}
         moving = {*unfit, *(name for name in movable if self._placement.together(name) in groups)}
         self._dismiss([self._hosted[name] for name in moving])
@@ -532,7 +542,7 @@ class Nodes:
         asked = {}
         for name, hosted in self._hosted.items():
             if hosted.is_started and not hosted.is_over:
-                hosted.question = hosted.question or hosted.actor.status.remote()
+                hosted.question = hosted.question or hosted.ask()
                 asked[hosted.question] = name
         ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.05) if asked else ([], [])
         for reference in ready:
@@ -576,11 +586,13 @@ class Nodes:
             return self._lose(name, EXIT_TRY_AGAIN, "its host was not told to start it")
         hosted.status, hosted.answered = status, time.monotonic()
         hosted.exit_status = hosted.status.exit_status
-        if hosted.status.log:
+        new = status.log[max(0, hosted.num_logged - status.log_at) :]  # two questions may have been on their way
+        hosted.num_logged += len(new)
+        if new:
             with contextlib.suppress(OSError):  # a full disk costs the log
                 self.log(name).parent.mkdir(parents=True, exist_ok=True)
                 with self.log(name).open("ab") as file:
-                    file.write(hosted.status.log)
+                    file.write(new)
         self.wants_end |= hosted.status.wants_end
 
     def _lose(self, name: str, status: int, words: str, **facts) -> None:
@@ -699,7 +711,7 @@ class Nodes:
             self.signal(name, signal.SIGCONT, signal.SIGUSR2)
             time.sleep(1.0)
             hosted = self._hosted[name]
-            older, newer = hosted.question, hosted.actor.status.remote()  # an older answer does not hold the stacks yet
+            older, newer = hosted.question, hosted.ask()  # an older answer does not hold the stacks yet
             asked = [question for question in (older, newer) if question is not None]
             ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=_END_SECONDS)
             for question in asked:

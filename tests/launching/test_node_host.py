@@ -34,9 +34,14 @@ def job_of(function, folder, current_folder, imports=()):
     return job, command.data.read_bytes()
 
 
-def answers_until_the_end(host):
+def answers_until_the_end(host, log_at=0):
     answers = []
-    wait_for(lambda: answers.append(host.status()) or answers[-1].exit_status is not None, 60, "it ended")
+
+    def has_ended():
+        answers.append(host.status(log_at + sum(len(answer.log) for answer in answers)))
+        return answers[-1].exit_status is not None
+
+    wait_for(has_ended, 60, "it ended")
     return answers
 
 
@@ -101,13 +106,14 @@ def slow_modules(tmp_path, monkeypatch):
 
 
 def test_a_node_that_starts_again_has_its_modules_at_once(slow_modules, tmp_path):
-    host, said = node_host.NodeHost(), []
+    host, said, log_at = node_host.NodeHost(), [], 0
     try:
         for _ in range(2):
             host.start(*slow_modules)
             began = time.monotonic()
             first = host.status()
-            answers = answers_until_the_end(host)
+            answers = answers_until_the_end(host, log_at)
+            log_at += len(log_of(answers))
             said.append((*log_of(answers).split(), first.is_begun, time.monotonic() - began < 1.5))
             assert answers[-1].exit_status == 0
     finally:

@@ -132,7 +132,8 @@ class FakeRay:
             self.jobs.append(arguments[0])
         beat = beats.Node(0.0, False, "running", 0.0, {})
         number = self.jobs[-1].number if self.jobs and not self.is_deaf else 0
-        status = node_host.Status(number, self.exit_status, True, beat, True, False, self.log)
+        at = arguments[0] if method == "status" else 0
+        status = node_host.Status(number, self.exit_status, True, beat, True, False, self.log[at:], at)
         return {"describe": self.described, "status": status}.get(method, "done")
 
     def wait(self, answers, **_):
@@ -296,6 +297,34 @@ def test_of_a_lost_host_it_is_said_that_its_node_is_not_to_blame(launched):
     assert look(nodes) == {"actor/0": 75} and nodes.node("actor/0").facts["lost_host"], "while it was placed again"
 
 
+def test_a_host_that_is_lost_while_all_are_placed_again_costs_its_nodes_their_place_alone(launched):
+    """Ray learns of a host's death after half a minute, and may until then place something there."""
+    import ray
+
+    gone = ray.exceptions.RayActorError(error_msg="The node died.")
+    fake, nodes = launched([gone, gone, HERE], avoids_unfit=True)
+    assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1 and fake.num_placed == 3
+
+
+def test_what_a_lost_answer_held_of_the_log_comes_with_the_next_one_and_nothing_twice(launched):
+    import ray
+
+    fake, nodes = launched(HERE)
+    fake.log = b"one "
+    look(nodes)
+    fake.log, fake.gone = b"one two ", ray.exceptions.ActorUnavailableError("The actor is unavailable.", None)
+    look(nodes)
+    fake.log, fake.gone = b"one two three ", None
+    hosted = nodes._hosted["actor/0"]
+    hosted.question = hosted.ask()  # `dump_stacks` asks once more before the answer is read
+    later = hosted.ask()
+    look(nodes)
+    nodes._take("actor/0", later)
+    fake.log += b"four"
+    look(nodes)
+    assert nodes.log("actor/0").read_bytes() == b"one two three four"
+
+
 def test_a_cluster_that_is_ending_starts_nobody(launched):
     fake, nodes = launched(None, num_awaited=0)
     waiting = nodes._hosted["actor/0"]
@@ -451,9 +480,9 @@ def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monke
     monkeypatch.setattr(ray_cluster.time, "sleep", lambda _: None)
     fake.log = b"before\n"
     look(nodes)  # an answer: it has been heard
-    old = fake.answer("status", ())
-    nodes._hosted["actor/0"].question = Answer(old._replace(log=b"old\n"))
-    fake.log = b"the stacks\n"
+    fake.log = b"before\nold\n"
+    nodes._hosted["actor/0"].question = nodes._hosted["actor/0"].ask()
+    fake.log = b"before\nold\nthe stacks\n"
     nodes.dump_stacks("actor/0")
     assert nodes.log("actor/0").read_bytes() == b"before\nold\nthe stacks\n"
     assert nodes._hosted["actor/0"].question is None
