@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from impala.launching import processes
 from impala.learning import checkpoints
 from impala.monitoring import logs
 
@@ -79,7 +80,9 @@ def measured(word: str, folder: Path, arguments: tuple[str, ...]) -> dict[str, f
     """Runs a configuration, kills its actor, then its learner; returns the seconds of each."""
     command = [sys.executable, "-m", "impala", "train", word, "--run", str(folder), *OPTIONS, *arguments]
     began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.end_with_parent
+    )  # fmt: skip
     try:
         until(process, lambda: last(folder, "updates") > 0)
         seconds = {"first_update": time.monotonic() - began}
