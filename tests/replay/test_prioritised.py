@@ -251,8 +251,8 @@ def test_how_many_priorities_come_too_late_is_what_a_full_table_dropped_since_th
             time.sleep(0.01)
         return source.columns()
 
-    began = time.monotonic()
     assert source.columns()["gone_priority_fraction"] is None, "nothing to compare with, and no priority"
+    began = time.monotonic()
     source.get(timeout_seconds=60)
     fill(client, np.ones(5), first=100)
     time.sleep(1.0)
