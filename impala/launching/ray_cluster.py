@@ -388,7 +388,7 @@ class Nodes:
             raise NoRoom([f"--cluster: {fault}; expected a running Ray cluster: start it, and give the command again"])
 
     def _fitting(self, standing: set[str]) -> set[str]:
-        """Compares the hosts of nodes with this one, and places again those whose host is unfit; returns the rest.
+        """Compares nodes' hosts with this one, and places again those whose host is unfit or lost; returns the rest.
 
         Raises:
           ConfigError: a host is unfit, and cannot be avoided.
@@ -402,9 +402,9 @@ class Nodes:
                     raise
                 self._avoid(self._hosted[name].place[2], error.lines[0])
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
-        replaced = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].is_over]
-        failed = [name for name in replaced if self._hosted[name].cannot_be_at]
-        lost = [name for name in replaced if self._hosted[name].status.node.facts.get("lost_host")]
+        over = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].is_over]
+        failed = [name for name in over if self._hosted[name].cannot_be_at]
+        lost = [name for name in over if self._hosted[name].status.node.facts.get("lost_host")]
         for name in failed:
             self._avoid_where_it_failed(name)
         avoided = self._avoided()

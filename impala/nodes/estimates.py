@@ -80,7 +80,7 @@ def check(config: Config, spec: EnvironmentSpec, tables_mb: Mapping[str, float] 
     """
     parts, budget = list(_parts(config, spec)), budget_mb()
     is_in_memory = config.replays_in_workers or config.has_central_inference and not config.replays_alone
-    if is_in_memory or spec.observation.dtype != np.uint8:
+    if is_in_memory or np.dtype(spec.observation.dtype) != np.uint8:
         parts += [Part("what tables hold", mb, (key,)) for key, mb in tables_mb.items() if mb]
     total = sum(part.mb for part in parts)
     if total > budget:

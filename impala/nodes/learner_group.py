@@ -124,9 +124,10 @@ class Relief:
         self._since = None
 
     def is_due(self, batch) -> bool:
-        """Returns whether `batch`, if there is one, should be dropped: actors wait, and all have for ten seconds.
+        """Returns whether `batch`, or None, should be dropped: actors wait for room, and a peer waits for long.
 
-        Those count from the first call with a batch after `end_wait`; from then on one batch after the other goes.
+        Ten seconds count from the first call with a batch after `end_wait`. Once they are over, each further batch
+        is dropped as well, until all learners have one.
         """
         if batch is None:
             return False

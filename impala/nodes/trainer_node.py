@@ -182,6 +182,9 @@ class Trainers:
     def fill(self) -> float:
         return self._queue.fill()
 
+    def is_full(self) -> bool:
+        return self.fill() >= 1.0
+
     def look(self, row: dict) -> None:
         pass
 

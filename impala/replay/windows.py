@@ -169,7 +169,7 @@ class Windows(sources.FedSource):
       checks: of the windows that come from it.
       num_prefetched: batches that may wait.
       device: where batches go.
-      is_fed_with_others: whether those who write here also write to other tables, and not to them while they wait.
+      is_fed_with_others: whether an actor that waits for room here also feeds tables of other learners.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Windows(sources.FedSource):
         """Returns None: there is no queue, and `columns` says how much the table holds."""
 
     def is_full(self) -> bool:
-        """Returns whether those who write wait for more draws, and so keep what others wait for, see `Source`."""
+        """Returns whether actors wait until more windows are drawn, and other learners wait for these actors."""
         return self._is_fed_with_others and table_info.holds_up_writers(self._info())
 
     def look(self, row: dict[str, Any]) -> None:

@@ -323,6 +323,8 @@ def test_what_a_lost_answer_held_of_the_log_comes_with_the_next_one_and_nothing_
     fake.log += b"four"
     look(nodes)
     assert nodes.log("actor/0").read_bytes() == b"one two three four"
+    again = nodes._hosted["actor/0"].again()  # the next process there writes into the same file
+    assert again.num_logged == len(fake.log)
 
 
 def test_a_cluster_that_is_ending_starts_nobody(launched):

@@ -1,5 +1,6 @@
 """The estimate counts parameters as the network does, passes what is shipped, and names the key that is too large."""
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -46,6 +47,16 @@ def test_what_is_shipped_fits_into_eight_gigabytes(monkeypatch, path):
         spec = spec._replace(actions=Discrete(6))
     estimates.check(config, spec)
     training._table_mb(config, spec, estimates.budget_mb())
+
+
+@pytest.mark.parametrize("name, is_counted", [("dqn_pong", False), ("gorila_pong", True), ("seed_pong", True), ("apex_catch", True)])
+def test_what_tables_hold_counts_unless_reverb_compresses_it(monkeypatch, name, is_counted):
+    config = config_lib.load(ROOT / f"configs/{name}.yaml")
+    spec = PONG._replace(actions=Discrete(6)) if name.endswith("pong") else VECTOR._replace(actions=Discrete(3))
+    monkeypatch.setattr(estimates, "budget_mb", lambda: 6_400.0)
+    estimates.check(config, spec)
+    with pytest.raises(config_lib.ConfigError, match="what tables hold") if is_counted else contextlib.nullcontext():
+        estimates.check(config, spec, {"replay.size": 6_300.0})
 
 
 def test_every_bundle_of_gorilas_has_a_replay_of_its_own_unless_they_share_one():

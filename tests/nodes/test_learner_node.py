@@ -15,6 +15,11 @@ from impala.learning import checkpoints
 from impala.nodes import checking, feeding
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
+from impala.nodes.trainer_node import Trainers
+from impala.replay.memory_source import Memory
+from impala.replay.prioritised import PrioritisedWindows
+from impala.replay.sources import Source, Tables
+from impala.replay.windows import Windows
 from impala.types import Origin, chunk_spec, zeros
 
 
@@ -84,6 +89,12 @@ def test_the_first_batches_of_updates_that_are_not_finite_are_kept_and_ten_in_a_
     with np.load(kept[0]) as arrays:
         assert np.isnan(arrays["r_t"]).all() and arrays["a_tm1"].shape == tuple(batch.a_tm1.shape)
     assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 11, "what was learned before is saved"
+
+
+@pytest.mark.parametrize("kind", [Memory, Tables, Trainers, Windows, PrioritisedWindows])
+def test_every_source_has_all_that_is_asked_of_one(kind):
+    names = {name for name in vars(Source) if not name.startswith("_")}
+    assert "is_full" in names and not {name for name in names if not callable(getattr(kind, name, None))}
 
 
 def test_a_batch_that_waits_for_the_peers_while_the_own_queue_is_full_is_dropped_and_counted(make_node, monkeypatch):
