@@ -137,7 +137,7 @@ def test_writing_back_holds_nobody_up_and_what_waits_goes_in_large_requests(serv
     class Slow:
         def mutate_priorities(self, table, updates):
             sent.append(dict(updates))
-            assert may_go.wait(30)
+            may_go.wait(60)
             client.mutate_priorities(table, updates=updates)
 
     writer = prioritised.PriorityWriter(Slow())
@@ -146,10 +146,11 @@ def test_writing_back_holds_nobody_up_and_what_waits_goes_in_large_requests(serv
         writer.put(np.array(keys, np.uint64), np.full(len(keys), 1.0 + number), began)
         while not sent:
             time.sleep(0.01)
-    assert time.monotonic() - began < 5 and len(sent) == 1
+    assert len(sent) == 1, "all were put while the first request was on its way"
     may_go.set()
+    deadline = time.monotonic() + 60
     while sum(map(len, sent)) < 6_001:
-        assert time.monotonic() - began < 30
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     assert [len(one) for one in sent] == [1, 5_000, 1_000]
     assert [sent[1][key] for key in (0, 2, 3)] == [3.0, 3.0, 2.0]
