@@ -198,9 +198,9 @@ class Grid:
                 errors += error.lines
         if errors:
             raise ConfigError(dict.fromkeys(errors))
-        self._blocks = dict.fromkeys(self.blocks())
+        self._blocks, specs = dict.fromkeys(self.blocks()), {}
         for block in self._blocks:
-            errors += self._errors(block)
+            errors += self._errors(block, specs)
         if errors:
             raise ConfigError(dict.fromkeys(errors))
 
@@ -222,9 +222,11 @@ class Grid:
             for size in (grid.replay_sizes if fraction and grid.replay_sizes else [0]) for lag in grid.lags
         ]  # fmt: skip
 
-    def _errors(self, block: Block) -> list[str]:
+    def _errors(self, block: Block, specs: dict) -> list[str]:
+        """Returns what is wrong with a block; `specs` keeps what was tried out, as its condition changes none of it."""
         from impala.nodes import checking
 
+        pair = block.task, block.scheme
         try:
             config = self.cell_config(Cell(SWEEP, *block, *self._settings[block.scheme][0], 0))
             checking.check_lockstep(config)
@@ -233,10 +235,11 @@ class Grid:
             ):  # fmt: skip
                 if number > 1:
                     raise ConfigError([f"{key}={number}: one learner trains a cell; expected 1"])
-            spec = checking.check(config)
+            if pair not in specs:
+                specs[pair] = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
-        num_updates = config.total_frames // (spec.frames_per_step * config.steps_per_update)
+        num_updates = config.total_frames // (specs[pair].frames_per_step * config.steps_per_update)
         if block.lag >= num_updates:
             return [
                 f"lags: {block.lag} updates; expected fewer than the {num_updates} updates of a run on {block.task}"
