@@ -136,20 +136,25 @@ class TableWindows:
       lengths: by column, how many of the newest steps a window holds; of other columns, it holds the last value only.
       should_stop: asked twice a second while the rate limiter blocks the writer; True abandons the wait.
       max_pending: windows of each environment that may be in flight when a call returns.
+      num_together: windows of each environment that are sent together; until then they wait here.
     """
 
     def __init__(
         self, client, table: str, num_environments: int, *, lengths: Mapping[str, int],
-        should_stop: Callable[[], bool], max_pending: int = 2,
+        should_stop: Callable[[], bool], max_pending: int = 2, num_together: int = 1,
     ):  # fmt: skip
-        longest = max(lengths.values())
+        num_kept = max(lengths.values()) + num_together - 1
         # Each call gives up the interpreter and waits to get it back: one writer, with columns for each environment.
-        self._writer = client.trajectory_writer(num_keep_alive_refs=longest)
+        self._writer = client.trajectory_writer(num_keep_alive_refs=num_kept)
         self._lengths, self._table, self._should_stop = lengths, table, should_stop
-        self._max_pending = max_pending * num_environments
+        self._max_pending, self._num_together = max_pending * num_environments, num_together
+        self._ended, self._num_steps = [], 0  # windows that were not sent yet, and steps since the first of them
         self._account = TimeAccount()
 
     def write(self, rows: list[dict[str, np.ndarray]]) -> None:
+        if self._ended and self._num_steps == self._num_together - 1:
+            self._send()  # the first of their steps would be forgotten
+        self._num_steps += bool(self._ended)
         self._writer.append(rows)
 
     def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
@@ -161,7 +166,14 @@ class TableWindows:
                     name: column[-self._lengths[name] :] if name in self._lengths else column[-1]
                     for name, column in history.items()
                 }
-                self._writer.create_item(self._table, priority=of_window, trajectory=trajectory)
+                self._ended.append((of_window, trajectory))
+        if self._num_steps == self._num_together - 1:
+            self._send()
+
+    def _send(self) -> None:
+        for of_window, trajectory in self._ended:
+            self._writer.create_item(self._table, priority=of_window, trajectory=trajectory)
+        self._ended, self._num_steps = [], 0
         flush(self._writer, self._max_pending, self._should_stop, self._account)
 
     def blocked_fraction(self) -> float:
@@ -169,5 +181,5 @@ class TableWindows:
         return self._account.fraction("blocked")
 
     def close(self) -> None:
-        """Ends the stream; windows in flight are dropped."""
+        """Ends the stream; windows that were not sent, or are in flight, are dropped."""
         self._writer.close()

@@ -109,6 +109,7 @@ def _table(config: config_lib.Config):
     sink = TableWindows(
         reverb.Client(f"localhost:{server.port}"), tables.REPLAY, n, lengths=windows.lengths(chunk),
         should_stop=lambda: False,
+        num_together=config.actor.num_steps_together if config.has_use_for("actor.send_size") else 1,
     )  # fmt: skip
     steps = itertools.cycle(steps)
 

@@ -152,6 +152,7 @@ class ActorConfig(Model):
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
     num_relays: Annotated[int, Field(ge=0, le=10_000)] = 0  # processes that pass weights on; 0: actors ask a learner
+    send_size: Count = 50  # windows of an actor that are sent together: those of whole steps, at least of one
     max_pending: Count = 50  # windows of an actor on their way to the table after a step; one for each environment
     max_episode_frames: Count = 50_000  # of Atari's games in training
 
@@ -164,6 +165,11 @@ class ActorConfig(Model):
     def num_lane_threads(self) -> int:
         """Threads that step a lane's environments."""
         return max(1, self.num_environment_threads // self.num_lanes)
+
+    @property
+    def num_steps_together(self) -> int:
+        """Steps whose windows are sent together."""
+        return max(1, self.send_size // self.num_environments)
 
     @model_validator(mode="after")
     def _check(self):

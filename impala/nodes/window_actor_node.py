@@ -30,6 +30,7 @@ class WindowActorNode(ActorNode):
             sinks.append(windows.TableWindows(
                 client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
                 should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
+                num_together=actor.num_steps_together,
             ))  # fmt: skip
             behaviour = agents.behaviour_of_lane(config, spec, first, n)
             self._environments.append(make_environment(

@@ -112,6 +112,46 @@ def test_the_table_gives_back_what_memory_does():
     server.stop()
 
 
+def test_windows_of_several_steps_are_sent_together_and_none_waits_until_its_steps_are_forgotten():
+    """As Ape-X's actors send 50 at a time. Where resets bring no window for long, those that wait go without more."""
+    table = windows.table(windows.window_spec(window_of(3)), 100, min_size=1, samples_per_insert=None, batch_size=4)
+    server = reverb.Server([table])
+    client, sizes = server.localhost_client(), []
+    replay = memory.MemoryWindows(100, N, lengths=windows.lengths(window_of(3)))
+    in_table = TableWindows(
+        client, tables.REPLAY, N, lengths=windows.lengths(window_of(3)), should_stop=lambda: False, max_pending=0, num_together=4
+    )
+
+    class Both:
+        def write(self, rows):
+            in_table.write(rows)
+            replay.write(rows)
+
+        def end_windows(self, is_window, priority):
+            in_table.end_windows(is_window, priority)
+            replay.end_windows(is_window, priority)
+            sizes.append((client.server_info()[tables.REPLAY].current_size, len(replay)))
+
+    write(Both(), 3)
+    assert {size for size, _ in sizes} == {0, *(made for _, made in sizes[3::4])}, "every fourth step brings all that there are"
+    assert len(sizes) == 11 and sizes[7][0] == sizes[7][1] == sizes[-1][0] < sizes[-1][1]
+    rows = [dict(observation=np.zeros((2, 2), np.uint8), is_first=np.array(True), a_tm1=np.int32(0), r_t=np.float32(0),
+                 discount_t=np.float32(0), weights_version=np.int64(0), origin=np.array(ORIGIN, np.int64))] * N  # fmt: skip
+    for _ in range(10):
+        in_table.write(rows)
+        in_table.end_windows(np.zeros(N, bool), np.ones(N))
+    for _ in range(10):
+        in_table.write(rows)
+    assert client.server_info()[tables.REPLAY].current_size == len(replay)
+    expected, drawn_of = drawn(replay, 3), windows.batches(server_address=f"localhost:{server.port}", table=tables.REPLAY, batch_size=4)
+    known = {self_describing(expected, i) for i in range(len(replay))}
+    for _ in range(20):
+        batch = next(drawn_of)
+        assert {self_describing(batch, i) for i in range(4)} <= known
+    in_table.close()
+    server.stop()
+
+
 def self_describing(batch, i):
     fields = (batch.observation, batch.is_first, batch.a_tm1, batch.r_t, batch.discount_t)
     timed = [np.asarray(field)[:, i].tobytes() for field in fields]

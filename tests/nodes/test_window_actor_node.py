@@ -160,7 +160,7 @@ def test_weights_are_fetched_every_so_many_frames_of_an_environment_and_no_often
 
 def test_no_more_windows_are_on_their_way_than_an_actor_may_have(make, monkeypatch):
     """Ten of four environments are two of each; those of the step that waits for room come on top."""
-    config, _, spec = of_four_frames(monkeypatch, **{"actor.max_pending": 10})
+    config, _, spec = of_four_frames(monkeypatch, **{"actor.max_pending": 10, "actor.send_size": 1})
     node, _ = make(config, spec)
     client, num_created = make.servers[0].localhost_client(), [0, 0]
     for lane, sink in enumerate(node._sink._sinks):
