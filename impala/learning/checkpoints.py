@@ -10,6 +10,7 @@ A checkpoint is written into `….tmp`, synced to disk and renamed; the rename c
 import itertools
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,13 +172,24 @@ class Checkpoints:
             status = self._checkpoint.read(str(path / _PREFIX))
             status.expect_partial().assert_existing_objects_matched() if is_part else status.assert_consumed()
         except AssertionError as error:
-            reason = str(error)[:200]
+            lacks = ", ".join(self._lacking(path)[:5])
+            reason = f"it lacks {lacks}" if lacks else str(error)[:200]
             raise OtherNetwork(f"checkpoint {path} holds other objects than this program's: {reason}") from error
+
+    def _lacking(self, path: Path) -> list[str]:
+        """Returns the names of tensors that a checkpoint lacks. What it alone has, reading it may have added here."""
+        with tempfile.TemporaryDirectory() as folder:
+            now = _names(self._checkpoint.write(f"{folder}/{_PREFIX}"))
+        return sorted(now - _names(str(path / _PREFIX)))
 
 
 def read_state(directory: str | Path) -> dict[str, Any] | None:
     """Returns the JSON state of the newest checkpoint whose state is sound, without loading tensors, or None."""
     return soundness.newest_state(Path(directory))
+
+
+def _names(prefix: str) -> set[str]:
+    return {name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for name, _ in tf.train.list_variables(prefix)}
 
 
 def _sync(path: Path) -> None:
