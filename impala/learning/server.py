@@ -149,6 +149,7 @@ class ParameterServer:
         with self._changed:
             if not self._wait_while_paused(push):
                 return Verdict.ENDED
+            is_new = self._judged.get(push.worker, (-1, -1)) < (push.life, push.number)
             verdict = self._judge(push)
             waits = verdict is Verdict.NONFINITE and self._rules.num_awaited and push.version == self.version
             if verdict is Verdict.ACCEPTED or waits:
@@ -159,7 +160,9 @@ class ParameterServer:
                     verdict = self._wait(push, verdict)
             else:
                 self._note_judged(push)
-            if verdict is not Verdict.ACCEPTED:  # those are counted once, also if one came again while it waited
+            # Those that are accepted are counted once, also if one came again while it waited; others as well. What
+            # `exchanging.Exchange.agree` sends has no frames.
+            if verdict is not Verdict.ACCEPTED and push.num_frames and (is_new or verdict is Verdict.REPEATED):
                 self.counts[verdict] += 1
             return verdict
 

@@ -105,8 +105,8 @@ def test_every_gradient_is_counted_once_by_what_became_of_it_and_the_version_by_
         (2, 0, 2, 0, {"is_finite": False}, "NONFINITE"), (2, 0, 3, 0, {"is_outlier": True}, "OUTLIER"),
         (2, 0, 4, 2, {"is_finite": False}, "NONFINITE"), (2, 0, 5, 2, {"is_outlier": True}, "OUTLIER"),
         (0, 0, 1, 2, {"is_finite": False}, "REPEATED"), (2, 0, 6, 0, {}, "ACCEPTED"), (2, 0, 5, 0, {}, "REPEATED"),
-        (1, 0, 2, 0, {"increments": np.array([np.nan])}, "NONFINITE"), (0, 0, 2, 3, {}, "STALE"), (1, 0, 2, -1, {}, "STALE"), (0, 1, 1, 0, {}, "ACCEPTED"),
-        (0, 0, 3, 0, {}, "REPEATED"), (1, 0, 3, 1, {}, "ACCEPTED"), (2, 0, 7, 0, {}, "ENDED"), (2, 0, 7, 9, {"is_outlier": True}, "ENDED"),
+        (1, 0, 2, 0, {"increments": np.array([np.nan])}, "NONFINITE"), (0, 0, 2, 3, {}, "STALE"), (1, 0, 3, -1, {}, "STALE"), (0, 1, 1, 0, {}, "ACCEPTED"),
+        (0, 0, 3, 0, {}, "REPEATED"), (1, 0, 4, 1, {}, "ACCEPTED"), (2, 0, 7, 0, {}, "ENDED"), (2, 0, 8, 9, {"is_outlier": True}, "ENDED"),
     ]  # fmt: skip
     for worker, life, number, stale, more, expected in script:
         before = server.read()
@@ -120,6 +120,17 @@ def test_every_gradient_is_counted_once_by_what_became_of_it_and_the_version_by_
     assert counts == dict(ACCEPTED=5, STALE=3, REPEATED=4, NONFINITE=3, ENDED=2, OUTLIER=2)
     assert sum(counts.values()) == len(script) and server.version == counts["ACCEPTED"] == sum(server.staleness.values())
     assert server.staleness == {0: 3, 1: 2} and told == [1, 2, 3, 4, 5] and server.frames == 100
+
+
+def test_a_refused_gradient_whose_answer_was_lost_is_counted_once_and_one_of_no_frames_never():
+    """Those without frames bring shards together, see `exchanging.Exchange.agree`."""
+    server = make()
+    of_kind = (dict(is_finite=False), Verdict.NONFINITE), (dict(is_outlier=True), Verdict.OUTLIER), (dict(version=5), Verdict.STALE)
+    for number, (more, verdict) in enumerate(of_kind):
+        assert [push(server, number, **more) for _ in range(3)] == [verdict] * 3
+        assert server.counts[verdict] == 1
+    assert server.push(Push(0, 0, 9, 0, parameters(), 0, is_finite=False)) is Verdict.NONFINITE
+    assert server.counts[Verdict.NONFINITE] == 1 and server.version == 0
 
 
 @pytest.mark.parametrize("how", ["gradient", "loss"])
