@@ -25,6 +25,7 @@ STARTED_VARIABLE = "IMPALA_STARTED"  # holds the launch's `time.monotonic()`, co
 DEVICE_VARIABLE = "IMPALA_DEVICE"  # holds the index of a learner's GPU among those that its process sees
 INCARNATION_VARIABLE = "IMPALA_INCARNATION"  # holds the incarnation of a node that was started again
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
+_GRACE_ALONE_SECONDS = 3.0  # the same of an actor or evaluator, whose environment may hang: it has nothing to save
 _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
@@ -126,7 +127,8 @@ def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them
     end_on_sigterm()
-    pulse.beat(each_second=_Grace(pulse, launcher, (40 if role.stores else 4) * GRACE_SECONDS))
+    seconds = _GRACE_ALONE_SECONDS if role.returns_alone else GRACE_SECONDS
+    pulse.beat(each_second=_Grace(pulse, launcher, seconds, (40 if role.stores else 4) * GRACE_SECONDS))
     return pulse
 
 
@@ -147,7 +149,8 @@ def end_on_sigterm() -> None:
 def begin(pulse: beats.Pulse) -> None:
     """Marks the beginning of the node's loop: from now on SIGTERM asks it to stop, through `pulse`.
 
-    If the process still runs `GRACE_SECONDS` later and saves nothing, it ends itself with status 75.
+    If the process still runs `GRACE_SECONDS` later, an actor's 3 s later, and saves nothing, it ends itself with
+    status 75.
     """
     pulse.doing = "running"
     if pulse is _pulse:
@@ -162,11 +165,12 @@ class _Grace:
     If the main thread is in a call that lets no signal handler of Python's run, nothing else would end it.
 
     Args:
+      seconds: its grace period.
       saving_seconds: for so long a process may save beyond its grace period. A replay table may hold gigabytes.
     """
 
-    def __init__(self, pulse: beats.Pulse, launcher: int, saving_seconds: float):
-        self._pulse, self._launcher, self._since = pulse, launcher, None
+    def __init__(self, pulse: beats.Pulse, launcher: int, seconds: float, saving_seconds: float):
+        self._pulse, self._launcher, self._seconds, self._since = pulse, launcher, seconds, None
         self._saved_seconds, self._most_seconds = 0.0, saving_seconds
 
     def __call__(self) -> None:
@@ -177,8 +181,8 @@ class _Grace:
         if self._since is None or self._pulse.doing == "saving" and self._saved_seconds < self._most_seconds:
             self._saved_seconds += 1.0  # called every second; the grace period begins anew when all is saved
             self._since = time.monotonic()
-        if time.monotonic() - self._since > GRACE_SECONDS:
-            say(f"the node did not stop within {GRACE_SECONDS:.0f} s; ending it")
+        if time.monotonic() - self._since > self._seconds:
+            say(f"the node did not stop within {self._seconds:.0f} s; ending it")
             faulthandler.dump_traceback(all_threads=True)
             os._exit(EXIT_TRY_AGAIN)
 
@@ -220,7 +224,18 @@ def check_port_is_free(port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the launcher's `ports.Holder` may hold it
             probe.bind(("", port))
         except OSError as error:
-            refuse(f"port {port}: {error.strerror}; expected a free port", EXIT_TRY_AGAIN)
+            refuse(f"port {port}: {error.strerror}{_owner_of(port)}; expected a free port", EXIT_TRY_AGAIN)
+
+
+def _owner_of(port: int) -> str:
+    """Returns the words that name the process that listens on `port`, as far as this user may know."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+        if owner := next((one.pid for one in listening if one.laddr.port == port and one.pid), None):
+            return f" by process {owner} ({psutil.Process(owner).name()})"
+    return ""
 
 
 def finish(status: int = 0, words: str = "") -> None:

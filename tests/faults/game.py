@@ -20,12 +20,19 @@ def _raise():
     raise RuntimeError("the game is broken")
 
 
+def _stop():
+    import launchpad as lp  # which a node has imported
+
+    lp.stop()
+
+
 FAULTS = {
     "hang": lambda: time.sleep(1e6),
     "hold": lambda: ctypes.PyDLL(None).sleep(10**6),  # keeps the interpreter to itself
     "exit": lambda: os._exit(0),
     "sys_exit": lambda: sys.exit(0),
     "raise": _raise,
+    "stop": _stop,
     "leak": lambda: _leaked.append(b"x" * 2_000_000_000),
 }
 

@@ -35,7 +35,8 @@ def test_a_busy_port_ends_the_node_in_one_line_and_may_be_free_later(reuse):
         node = run_node(f"from impala.launching import processes; processes.check_port_is_free({port}); print('free')")
         output, errors = node.communicate(timeout=30)
         assert node.returncode == 75 and "free" not in output
-        assert errors.splitlines() == [f"port {port}: Address already in use; expected a free port"]
+        owner = f"process {os.getpid()} ({psutil.Process().name()})"
+        assert errors.splitlines() == [f"port {port}: Address already in use by {owner}; expected a free port"]
         with pytest.raises(processes.UsageError, match=f"port {port}"):
             processes.check_port_is_free(port)  # in a thread of the launcher it raises
     processes.check_port_is_free(port)
@@ -136,6 +137,16 @@ def test_a_node_that_does_not_stop_in_time_ends_itself():
     _, errors = node.communicate(timeout=10)
     assert node.returncode == processes.EXIT_TRY_AGAIN
     assert "did not stop within 1 s" in errors and "Thread" in errors  # and says where it was
+
+
+def test_an_actor_whose_environment_hangs_ends_within_five_seconds_of_a_sigterm():
+    node = prepared("processes.begin(stop); print('begun', flush=True); time.sleep(60)", role="ACTOR")
+    assert node.stdout.readline() == "begun\n"
+    node.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, errors = node.communicate(timeout=30)
+    assert node.returncode == processes.EXIT_TRY_AGAIN and "did not stop within 3 s" in errors
+    assert time.monotonic() - began < 6.0, "5 s, and what the machine takes"
 
 
 SAVE = "processes.begin(stop); stop.wait(); open(os.environ['SAVED'], 'w').close(); processes.finish(0)"

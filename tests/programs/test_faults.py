@@ -145,6 +145,16 @@ def test_an_environment_that_hangs_in_the_learners_own_process_is_noticed_too(tm
 
 
 @pytest.mark.soak
+def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(faulty):
+    """As Ctrl-C does: from an actor, by its environment."""
+    process, folder = faulty("stop:3000", "--target-return", "null")
+    output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
+    assert process.returncode == 0 and survivors(process) == [], errors
+    assert checkpoints.read_state(folder / "checkpoints")["frames"] == int(rows(folder)[-1]["frames"]) > 0
+    assert restarts(folder) == []
+
+
+@pytest.mark.soak
 def test_an_environment_that_leaks_is_said(faulty):
     process, _ = faulty("leak:2000")
     said = Lines(process.stdout)
