@@ -304,7 +304,7 @@ def _add_cluster(add) -> None:
     where = dict(metavar="slurm | kubernetes", choices=["slurm", "kubernetes"])
     one.add_argument("where", **where, help="a batch script, or the manifest of a RayJob")
     one.add_argument("shipped", metavar="WORD", nargs="?", help="a shipped configuration")
-    one.add_argument("--config", metavar="FILE", help="slurm: a configuration of your own, instead of a WORD")
+    one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder, or its name with kubernetes")
     one.add_argument("--nodes", metavar="N", type=_positive, default=2, help="hosts, the learner's among them; 2")
     one.add_argument("--max-nodes", metavar="N", type=_positive, help="kubernetes: added when actors wait for room")
@@ -453,12 +453,7 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         named = "nothing" if options.config is None else f"{options.shipped} and {options.config}"
         raise config_lib.ConfigError([
             f"impala cluster {options.where}: {named} named; expected one shipped configuration, like impala cluster "
-            f"{options.where} pong (impala train --list names them), or with slurm --config FILE"
-        ])  # fmt: skip
-    if options.where == "kubernetes" and options.config:
-        raise config_lib.ConfigError([
-            f"--config {options.config}: the image would not hold it; expected the word of a shipped configuration, "
-            "which a file in configs/ is once the image is built, and keys"
+            f"{options.where} pong (impala train --list names them), or --config FILE"
         ])  # fmt: skip
     if options.where == "kubernetes" and options.submit:
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
@@ -466,7 +461,9 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
         raise config_lib.ConfigError([
             f"--max-nodes {options.max_nodes}: expected --nodes, {options.nodes}, or more, with kubernetes"
         ])  # fmt: skip
-    named = ["--config", options.config] if options.config else [options.shipped]
+    named = [options.shipped] if options.shipped else ["--config", options.config]
+    if options.where == "kubernetes" and options.config:
+        named = []  # its text goes into the manifest
     path = options.config or str(shipped.path_of(options.shipped, _SHIPPED["train"](), "--config"))
     config = _configuration(path, rest)  # refuses here what the job would refuse after hours in a queue
     _refuse_too_few_cpus(config, options.max_nodes or options.nodes, options.cpus)
@@ -529,7 +526,8 @@ def _manifest(options: argparse.Namespace, arguments: list[str], folder: Path) -
     workers, most = max(1, options.nodes - 1), max(1, (options.max_nodes or options.nodes) - 1)
     amounts = options.cpus, options.memory_gb, options.gpus
     job = kubernetes.Job(options.image, workers, most, *amounts, options.claim)
-    return kubernetes.manifest(arguments, folder.name, job)
+    file = Path(options.config).read_text(encoding="utf-8") if options.config else None
+    return kubernetes.manifest(arguments, folder.name, job, file)
 
 
 def _patience(config: config_lib.Config, options: argparse.Namespace) -> list[str]:

@@ -15,6 +15,7 @@ _HEADER = """\
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
 """
 _RUNS = "/runs"
+_CONFIG, _CONFIG_FILE = "/config", "config.yaml"
 # Ray kills a job that is stopped after 3 s, and all of a pod that is to end after 30, unless it is told otherwise.
 _GRACE_SECONDS, _STOP_SECONDS = 120, 100
 _STOPPING = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": _STOP_SECONDS}
@@ -34,25 +35,27 @@ class Job(NamedTuple):
     namespace: str = "default"
 
 
-def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
-    """Returns the YAML of a RayJob and its network policy.
+def manifest(arguments: Sequence[str], name: str, job: Job, file: str | None = None) -> str:
+    """Returns the YAML of a RayJob, its network policy and, for a configuration of one's own, a config map.
 
     Args:
       arguments: of `impala train`, without --run and --cluster.
       name: of the run, a folder in the volume.
+      file: text of a configuration that the image does not hold; the run is told to read it.
     """
     # A valid Kubernetes name: letters, digits and dashes, short enough for the suffixes that are added.
     label = re.sub(r"[^a-z0-9]+", "-", f"impala-{name}".lower()).strip("-")
     if len(label) > 40 or label != f"impala-{name}":  # another run's name may differ in what is lost alone
         label = f"{label[:33].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     metadata = {"name": label, "namespace": job.namespace}
-    command = shlex.join(["impala", "train", *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"])
+    named = [] if file is None else ["--config", f"{_CONFIG}/{_CONFIG_FILE}"]
+    arguments = [*named, *map(str, arguments), "--cluster", "auto", "--run", f"{_RUNS}/{name}"]
     ray_job = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": metadata,
         "spec": {
-            "entrypoint": command,
+            "entrypoint": shlex.join(["impala", "train", *arguments]),
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": 600,
@@ -63,13 +66,13 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": str(job.cpus), "dashboard-host": "0.0.0.0"},
-                    "template": _pod(metadata["name"], job, gpus=job.gpus),
+                    "template": _pod(label, job, gpus=job.gpus, has_file=file is not None),
                 },
                 "workerGroupSpecs": [{
                     "groupName": "actors",
                     "replicas": job.workers, "minReplicas": job.workers, "maxReplicas": job.max_workers,
                     "rayStartParams": {"num-cpus": str(job.cpus)},
-                    "template": _pod(metadata["name"], job, gpus=0),
+                    "template": _pod(label, job, gpus=0),
                 }],
             },
         },
@@ -94,7 +97,8 @@ def manifest(arguments: Sequence[str], name: str, job: Job) -> str:
             ],
         },
     }  # fmt: skip
-    documents = yaml.dump_all([ray_job, policy], Dumper=_Dumper, sort_keys=False, width=120)
+    about = [] if file is None else [_config_map(metadata, file)]
+    documents = yaml.dump_all([ray_job, policy, *about], Dumper=_Dumper, sort_keys=False, width=120)
     workers = f"{job.workers} to {job.max_workers}" if job.max_workers > job.workers else f"{job.workers}"
     return _HEADER.format(workers=f"{workers} workers", name=metadata["name"], claim=job.claim) + documents
 
@@ -104,8 +108,20 @@ class _Dumper(yaml.SafeDumper):
         return True  # what occurs twice is written twice
 
 
-def _pod(name: str, job: Job, *, gpus: int) -> dict:
+def _config_map(metadata: dict, file: str) -> dict:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_CONFIG_FILE: file}}
+
+
+def _pod(name: str, job: Job, *, gpus: int, has_file: bool = False) -> dict:
     amounts = {"cpu": str(job.cpus), "memory": f"{job.memory_gb}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    mounts = [{"name": "runs", "mountPath": _RUNS}, {"name": "shared-memory", "mountPath": "/dev/shm"}]
+    volumes = [
+        {"name": "runs", "persistentVolumeClaim": {"claimName": job.claim}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    if has_file:
+        mounts.append({"name": "config", "mountPath": _CONFIG})
+        volumes.append({"name": "config", "configMap": {"name": name}})
     return {
         "metadata": {"labels": {"impala-run": name}},
         "spec": {
@@ -115,14 +131,8 @@ def _pod(name: str, job: Job, *, gpus: int) -> dict:
                 "image": job.image,
                 "env": [{"name": variable, "value": str(value)} for variable, value in _STOPPING.items()],
                 "resources": {"requests": amounts, "limits": amounts},
-                "volumeMounts": [
-                    {"name": "runs", "mountPath": _RUNS},
-                    {"name": "shared-memory", "mountPath": "/dev/shm"},
-                ],
+                "volumeMounts": mounts,
             }],
-            "volumes": [
-                {"name": "runs", "persistentVolumeClaim": {"claimName": job.claim}},
-                {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-            ],
+            "volumes": volumes,
         },
     }  # fmt: skip

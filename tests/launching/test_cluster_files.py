@@ -51,7 +51,7 @@ _POD = _fields(
         "containers", terminationGracePeriodSeconds=_COUNT, containers=_list(_CONTAINER) | {"minItems": 1}, nodeSelector=_WORDS,
         volumes=_list(_fields(
             "name", name=_TEXT, persistentVolumeClaim=_fields("claimName", claimName=_TEXT, readOnly=_FLAG),
-            emptyDir=_fields(medium={"enum": ["", "Memory"]}, sizeLimit=_TEXT),
+            emptyDir=_fields(medium={"enum": ["", "Memory"]}, sizeLimit=_TEXT), configMap=_fields(name=_TEXT, optional=_FLAG),
         )),
     ),
 )  # fmt: skip
@@ -103,6 +103,11 @@ SCHEMAS = {
     )
     for kind, version, spec in (("RayJob", "ray.io/v1", _JOB), ("NetworkPolicy", "networking.k8s.io/v1", _POLICY))
 }  # fmt: skip
+_KEYS = _WORDS | {"propertyNames": {"pattern": r"^[-._a-zA-Z0-9]+$"}}
+CONFIG_MAP = _fields(
+    "apiVersion", "kind", "metadata", apiVersion={"const": "v1"}, kind={"const": "ConfigMap"},
+    metadata=SCHEMAS["RayJob"]["properties"]["metadata"], data=_KEYS, immutable=_FLAG,
+)
 JOB = kubernetes.Job("registry/impala:1", workers=3, max_workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
@@ -114,7 +119,8 @@ def documents(*arguments, job=JOB):
 
 def faults(document):
     """Returns what of a document is not as published."""
-    validator = jsonschema.Draft202012Validator(SCHEMAS[document["kind"]])
+    schema = (SCHEMAS | {"ConfigMap": CONFIG_MAP})[document["kind"]]
+    validator = jsonschema.Draft202012Validator(schema)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
 
 
@@ -184,6 +190,24 @@ def test_the_manifest_asks_for_what_was_said():
     assert of_head["resources"]["limits"] == {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}
     assert of_worker["resources"]["limits"] == {"cpu": "8", "memory": "16Gi"}
     assert {mount["mountPath"] for mount in of_head["volumeMounts"]} == {"/runs", "/dev/shm"}
+
+
+def test_a_configuration_of_ones_own_goes_along_as_a_config_map(tmp_path, capsys):
+    """The job reads it where the head's pod mounts it; what it holds is what `--config` was given."""
+    text = "# mine: ü\nprogram: dqn\nenvironment: {name: catch}\nnetwork: {torso: mlp}\n"
+    (tmp_path / "my.yaml").write_text(text)
+    command = ["cluster", "kubernetes", "--config", tmp_path / "my.yaml", "--image", "x", "--replay.min-size", "100"]
+    assert cli.main([*map(str, command)]) == 0
+    job, policy, config_map = yaml.safe_load_all(capsys.readouterr().out)
+    assert faults(job) == faults(policy) == faults(config_map) == []
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words == [*"impala train --config /config/config.yaml --replay.min-size 100 --cluster auto --run /runs/my".split()]
+    pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    (volume,) = [volume for volume in pod["volumes"] if "configMap" in volume]
+    assert volume["configMap"]["name"] == config_map["metadata"]["name"] == job["metadata"]["name"]
+    (name,) = config_map["data"]
+    assert f"{mounted[volume['name']]}/{name}" == words[3] and config_map["data"][name] == text
 
 
 def test_a_runs_name_becomes_one_of_kubernetes():
@@ -321,7 +345,7 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     (["kubernetes", "pong", "--image", "x", "--nodes", "5", "--max-nodes", "4"], "--max-nodes 4: expected --nodes, 5, or more,"),
     (["slurm", "pong", "--max-nodes", "4"], "--max-nodes 4: expected --nodes, 2, or more, with kubernetes"),
     (["kubernetes", "pong", "--image", "x", "--submit"], "--submit: not with kubernetes"),
-    (["kubernetes", "--config", "configs/pong.yaml", "--image", "x"], "--config configs/pong.yaml: the image would not hold it;"),
+    (["kubernetes", "--config", "configs/pogn.yaml", "--image", "x"], "configs/pogn.yaml: No such file"),
     (["kubernetes", "pong", "--image", "x", "--run", "."], "--run .: has no name of its own; expected a folder like"),
     (["slurm", "catch", "--run", "runs/.."], "--run runs/..: has no name of its own; expected a folder like"),
     (["slurm", "catch", "--run", 'a"b'], "--run 'a\"b': sbatch would not read its path as it is; expected a name of letters"),
