@@ -105,11 +105,13 @@ def _table(config: config_lib.Config):
         windows.window_spec(chunk), _SIZE, min_size=1, samples_per_insert=None, batch_size=config.learner.batch_size,
         priority_exponent=_exponents(config)[0],
     )  # fmt: skip
-    server = reverb.Server([table], port=None)
+    server, actor = reverb.Server([table], port=None), config.actor
+    as_actors = {}
+    if config.has_use_for("actor.send_size"):
+        as_actors = dict(max_pending=actor.num_steps_pending, num_together=actor.num_steps_together)
     sink = TableWindows(
         reverb.Client(f"localhost:{server.port}"), tables.REPLAY, n, lengths=windows.lengths(chunk),
-        should_stop=lambda: False,
-        num_together=config.actor.num_steps_together if config.has_use_for("actor.send_size") else 1,
+        should_stop=lambda: False, **as_actors,
     )  # fmt: skip
     steps = itertools.cycle(steps)
 

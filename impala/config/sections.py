@@ -152,8 +152,8 @@ class ActorConfig(Model):
     weight_period: Count | None = None  # unrolls between two fetches of weights; follows from learner.max_lag, else 1
     weight_frames: Count = 400  # of each environment, between two fetches of weights
     num_relays: Annotated[int, Field(ge=0, le=10_000)] = 0  # processes that pass weights on; 0: actors ask a learner
-    send_size: Count = 50  # windows of an actor that are sent together: those of whole steps, at least of one
-    max_pending: Count = 50  # windows of an actor on their way to the table after a step; one for each environment
+    send_size: Count = 50  # windows that a lane sends together: those of whole steps, at least of one
+    max_pending: Count = 50  # windows of an actor on their way to the table after a step; at least those of a send
     max_episode_frames: Count = 50_000  # of Atari's games in training
 
     @property
@@ -168,8 +168,13 @@ class ActorConfig(Model):
 
     @property
     def num_steps_together(self) -> int:
-        """Steps whose windows are sent together."""
-        return max(1, self.send_size // self.num_environments)
+        """Steps whose windows a lane sends together."""
+        return max(1, self.send_size // self.num_lane_environments)
+
+    @property
+    def num_steps_pending(self) -> int:
+        """Steps of a lane whose windows may be on their way: at least those that are sent together."""
+        return max(self.num_steps_together, self.max_pending // self.num_environments)
 
     @model_validator(mode="after")
     def _check(self):
@@ -185,7 +190,7 @@ class ReplayConfig(Model):
     queue_kind: Literal["queue", "uniform_once", "drop_oldest"] = "queue"  # of fresh chunks: replay/tables.py
     queue_size: Count = 32  # chunks; full, it blocks the actors (or drops its oldest chunk)
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of each batch, drawn uniformly from the newest `size` chunks
-    size: Count = 10_000  # chunks; with dqn, apex, r2d2 and gorila transitions (dqn 1000000, apex 2000000)
+    size: Count = 10_000  # chunks; with dqn, r2d2 and gorila transitions (1000000), with apex (2000000)
     min_size: Count = 50_000  # transitions before the first update
     samples_per_insert: Ratio | None = 8.0  # how often a transition is trained on; null, apex's: nobody waits
     priority_exponent: Fraction = 0.6  # α: how much more often what surprised is drawn; 0 draws uniformly

@@ -29,7 +29,7 @@ class WindowActorNode(ActorNode):
             client = clients[(self._index * actor.num_lanes + lane) % len(clients)]
             sinks.append(windows.TableWindows(
                 client, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, spec)),
-                should_stop=self._stop.is_set, max_pending=max(1, actor.max_pending // actor.num_environments),
+                should_stop=self._stop.is_set, max_pending=actor.num_steps_pending,
                 num_together=actor.num_steps_together,
             ))  # fmt: skip
             behaviour = agents.behaviour_of_lane(config, spec, first, n)

@@ -15,8 +15,8 @@ actors and learner wait for each other; by default neither waits.
 
 Differences from the paper: an actor steps many environments, each with its own ε, in lanes that take turns; a full
 table drops its oldest window at once, where the paper's grows past its limit and is trimmed every 100 updates; the 50
-windows that are sent at a time are rounded to whole steps of an actor's environments; a truncated episode bootstraps
-from its last observation; time is counted in emulator frames of windows that entered the table.
+windows that a lane sends at a time are rounded to whole steps of its environments; a truncated episode bootstraps from
+its last observation; time is counted in emulator frames of windows that entered the table.
 
 With `learner.num_learners` K there are K tables and K learners; each table takes the windows of its share of the lanes.
 A learner draws B/K windows from its own, and all make the same update: gradients are summed, and importance weights

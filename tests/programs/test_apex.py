@@ -225,8 +225,8 @@ def test_what_is_not_set_is_as_published():
     assert (agent.double, agent.dueling, agent.n_step, agent.error, agent.target_period) == (True, True, 3, "squared", 2_500)
     assert (agent.epsilon_base, agent.epsilon_exponent) == (0.4, 7.0)
     assert (actor.weight_frames, actor.send_size, actor.max_pending, actor.max_episode_frames) == (400, 50, 50, 50_000)
-    several = [actor.model_copy(update=dict(num_environments=n)).num_steps_together for n in (1, 16, 25, 64)]
-    assert several == [50, 3, 2, 1], "those of whole steps"
+    several = [actor.model_copy(update=dict(num_environments=n, num_lanes=1)).num_steps_together for n in (1, 16, 25, 64)]
+    assert several == [50, 3, 2, 1] and actor.num_steps_together == actor.num_steps_pending == 3, "those of whole steps of a lane"
     assert (replay.size, replay.min_size, replay.samples_per_insert) == (2_000_000, 50_000, None)
     assert (replay.priority_exponent, replay.importance_exponent) == (0.6, 0.4)
 
