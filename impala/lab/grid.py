@@ -223,10 +223,12 @@ class Grid:
         ]  # fmt: skip
 
     def _errors(self, block: Block, specs: dict) -> list[str]:
-        """Returns what is wrong with a block; `specs` keeps what was tried out, as its condition changes none of it."""
+        """Returns what is wrong with a block; `specs` keeps what was tried out, as lags change none of it.
+
+        Nor does replay, unless an agent of the user's own looks at it.
+        """
         from impala.nodes import checking
 
-        pair = block.task, block.scheme
         try:
             config = self.cell_config(Cell(SWEEP, *block, *self._settings[block.scheme][0], 0))
             checking.check_lockstep(config)
@@ -235,11 +237,13 @@ class Grid:
             ):  # fmt: skip
                 if number > 1:
                     raise ConfigError([f"{key}={number}: one learner trains a cell; expected 1"])
-            if pair not in specs:
-                specs[pair] = checking.check(config)
+            replay = (block.replay_fraction, block.replay_size) if own.is_own(config.agent.name) else ()
+            tried = block.task, block.scheme, *replay
+            if tried not in specs:
+                specs[tried] = checking.check(config)
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
-        num_updates = config.total_frames // (specs[pair].frames_per_step * config.steps_per_update)
+        num_updates = config.total_frames // (specs[tried].frames_per_step * config.steps_per_update)
         if block.lag >= num_updates:
             return [
                 f"lags: {block.lag} updates; expected fewer than the {num_updates} updates of a run on {block.task}"

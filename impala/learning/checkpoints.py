@@ -7,6 +7,7 @@
 A checkpoint is written into `….tmp`, synced to disk and renamed; the rename commits it.
 """
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -178,9 +179,10 @@ class Checkpoints:
 
     def _lacking(self, path: Path) -> list[str]:
         """Returns the names of tensors that a checkpoint lacks. What it alone has, reading it may have added here."""
-        with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(OSError, tf.errors.OpError), tempfile.TemporaryDirectory() as folder:
             now = _names(self._checkpoint.write(f"{folder}/{_PREFIX}"))
-        return sorted(now - _names(str(path / _PREFIX)))
+            return sorted(now - _names(str(path / _PREFIX)))
+        return []
 
 
 def read_state(directory: str | Path) -> dict[str, Any] | None:
