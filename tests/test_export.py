@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala import cli, export, lockstep
+from impala import agents, cli, export
 from impala import config as config_lib
 from impala.agents import actor_critic, ppo, shared
 from impala.learning import checkpoints
@@ -26,17 +26,17 @@ np.savez(sys.argv[3], **{name: value.numpy() for name, value in outputs.items()}
 
 
 def make_run(folder, **overrides):
-    """A run folder with a checkpoint of weights that were trained a little."""
+    """A run folder with a checkpoint of weights that are not those of the start."""
     defaults = {"environment.name": "catch", "network.torso": "mlp", "learner.batch_size": 4, "network.core_size": 8}
     config = config_lib.build({}, defaults | {key.replace("__", "."): value for key, value in overrides.items()})
-    run = lockstep.Lockstep(config)
-    for _, _ in zip(range(3), run.updates()):
-        pass
+    network, random = agents.of(config).make_network(config, checking.check(config)), np.random.default_rng(0)
+    for variable in network.trainable_variables:
+        variable.assign_add(random.normal(0.0, 0.02, variable.shape))
     folder.mkdir()
     (folder / "config.yaml").write_text(config_lib.dump(config))
-    saved = checkpoints.Checkpoints(folder / "checkpoints", network=run.network, optimizer=run.learner.optimizer)
-    saved.save(run.learner.num_updates, {"frames": run.frames})
-    return run.network
+    optimizer = shared.make_optimizer(config, network.trainable_variables)
+    checkpoints.Checkpoints(folder / "checkpoints", network=network, optimizer=optimizer).save(3, {"frames": 500})
+    return network
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,9 @@ def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_proc
     assert f"agent.name my_parts:agent {folder}/my_parts/agent.py sha256:" in versions
 
 
-@pytest.mark.parametrize("program", AGENT_OF)
+@pytest.mark.parametrize("program", [
+    pytest.param(name, marks=pytest.mark.soak) if name in ("seed", "ga3c") else name for name in AGENT_OF
+])  # fmt: skip
 def test_they_train_in_every_program_by_an_agent_with_no_more_than_is_asked_for(folder, program, monkeypatch):
     name = AGENT_OF[program]
     config = of_program(
@@ -301,7 +303,7 @@ def test_they_train_in_every_program_by_an_agent_with_no_more_than_is_asked_for(
     optional = {member: getattr(shipped, member) for member in OPTIONAL if hasattr(shipped, member)}
     chosen = types.SimpleNamespace(**{member: getattr(shipped, member) for member in agents.members(config)}, **optional)
     monkeypatch.setattr("my_parts.chosen", chosen, raising=False)
-    monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+    monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
     checking.check(config)
     training = lockstep.of(config)
     before = [v.numpy() for v in training.network.trainable_variables]
@@ -329,7 +331,9 @@ def test_an_agent_of_ones_own_trains_in_the_processes_of_every_program(folder, t
     pytest.param("q_unrolls_catch", {}, marks=pytest.mark.soak), ("dqn_catch", {"replay.min_size": 100}),
     pytest.param("r2d2_catch", {"replay.min_size": 300}, marks=pytest.mark.soak),
 ])  # fmt: skip
-def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says_the_same(folder, word, keys):
+def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says_the_same(folder, word, keys, monkeypatch):
+    monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
+
     def weights_with(correction):
         config = config_lib.load(f"configs/{word}.yaml", keys | {"loss.correction": correction, "loss.lambda": 0.7})
         checking.check(config)
@@ -343,7 +347,8 @@ def test_a_correction_of_action_values_of_ones_own_is_the_shipped_one_if_it_says
         np.testing.assert_array_equal(mine, shipped)
 
 
-def test_an_agent_of_ones_own_with_a_setting_of_its_own(folder):
+def test_an_agent_of_ones_own_with_a_setting_of_its_own(folder, monkeypatch):
+    monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
     config = catch(agent__name="my_parts:agent", agent__rate=1e-3)
     checking.check(config)
     training = Lockstep(config)
@@ -415,7 +420,7 @@ def tried_out_here(command, *, input, capture_output):
 ])  # fmt: skip
 def test_mistakes_are_one_line(folder, overrides, says, monkeypatch):
     if "Exiting" not in str(overrides):  # parts are tried out in another process, which imports TensorFlow: once is enough
-        monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+        monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
     if "my_parts.wrong" in str(overrides):
         shipped = config_lib.load(f"configs/{overrides.get('program', 'catch')}_catch.yaml".replace("catch_catch", "catch"))
         config = config_lib.build(config_lib.as_data(shipped), {key.replace("__", "."): value for key, value in overrides.items()})
@@ -466,7 +471,7 @@ def test_settings_that_a_program_reads_are_asked_for(folder, program, setting, v
 def test_how_much_an_agent_explores_is_shown_in_a_column_that_there_is(folder, monkeypatch):
     own_column = vars(importlib.import_module("impala.agents.q_learning")) | {"EXPLORATION": "how_much"}
     monkeypatch.setattr("my_parts.chosen", types.SimpleNamespace(**own_column), raising=False)
-    monkeypatch.setattr(own_parts.subprocess, "run", tried_out_here)
+    monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
     with pytest.raises(ConfigError, match="'my_parts:chosen' has EXPLORATION 'how_much'; expected a column of metrics.csv"):
         checking.check(of_program("dqn", "my_parts:chosen"))
 

@@ -18,8 +18,10 @@ import pytest
 from impala.lab import cells, compare, report
 from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
+from impala.nodes import own_parts
 from tests.lab.test_grid import LAB, SMALL
 from tests.programs import running
+from tests.test_own_parts import tried_out_here
 
 QUICK = dict(
     schemes=["none", "vtrace"], lags=[1], replay_fractions=[0.0], learning_rates=[3e-3], entropy_costs=[0.01, 0.1],
@@ -195,6 +197,7 @@ def test_a_scheme_of_ones_own_that_was_edited_is_another_one(tmp_path, monkeypat
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(own_parts, "subprocess", SimpleNamespace(run=tried_out_here))  # git runs in its own
     (tmp_path / "catch.yaml").write_text((LAB / "catch.yaml").read_text())
     grids, digests, codes = {}, [], []
     cases = [("a = 1", "schemes_of_one:mine"), ("a = 2", "schemes_of_one:mine"), ("a = 2", "none"), ("a = 1", "none"), ("a = 1", "schemes_of_one:mine")]

@@ -97,7 +97,7 @@ def test_many_callers_get_their_own_answers(echo):
     def work(index):
         try:
             caller = caller_of_echo(echo, (index, 0))
-            for number in range(200):
+            for number in range(50):
                 *back, told = call(caller, number, *arrays(index * 1000 + number))
                 assert told.tolist() == [index, 0, number]
                 np.testing.assert_array_equal(back[0], arrays(index * 1000 + number)[0])

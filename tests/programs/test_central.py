@@ -42,7 +42,7 @@ def drained(queue):
 @pytest.mark.parametrize(
     "num_requests, n",
     [
-        (50_000, 16), *(pytest.param(200_000, n, marks=pytest.mark.soak) for n in (16, 1)),
+        (25_000, 16), *(pytest.param(200_000, n, marks=pytest.mark.soak) for n in (16, 1)),
         *(pytest.param(6_400_000, n, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]) for n in (16, 1)),
     ],
 )  # fmt: skip

@@ -124,10 +124,10 @@ def test_of_length_one_without_a_core_it_is_double_dqn():
     {"replay.priority_exponent": 0.0}, {"agent.burn_in": 4},
 ], marks=pytest.mark.soak)])  # fmt: skip
 def test_the_same_seed_the_same_weights_and_priorities_and_burn_in_make_a_difference(differences):
-    count, one = final(make_lockstep(total_frames=900))
+    count, one = final(make_lockstep(total_frames=820))
     assert count > 10
     for overrides in differences or [{}]:
-        _, other = final(make_lockstep(**{"total_frames": 900} | overrides))
+        _, other = final(make_lockstep(**{"total_frames": 820} | overrides))
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True)) == (not overrides), overrides
 
 
