@@ -1,3 +1,4 @@
+import atexit
 import os
 import signal
 
@@ -7,12 +8,15 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `impala` sets it: one 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"  # what is computed here is small
 os.environ["RAY_worker_niceness"] = "0"  # 15 by default: nodes on a test's hosts would starve beside other tests
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Called last. Freeing hundreds of graphs takes ten seconds of all cores, for which pytest would wait.
+    atexit.register(os._exit, 0)
 
 
 def pytest_collection_modifyitems(items):
-    """Long files and short ones by turns, as workers take them in this order, and none of the long ones last.
+    """Long files, those that wait, and short ones by turns, as workers take them in this order; none of the first last.
 
-    The long ones start processes, and wait: beside each other they would be slow, and cores idle between them.
+    The long ones start processes: beside each other they would be slow, and files that wait would leave cores idle.
     """
     names = {
         "programs", "lab", "test_lockstep.py", "test_notebooks.py", "test_groups.py", "test_bench.py",
@@ -22,7 +26,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         files.setdefault(item.path, []).append(item)
     long = [path for path in files if names & set(path.parts)]
-    short = [path for path in files if path not in set(long)]
+    waits = {"launching", "test_trials.py", "test_prioritised.py", "test_datasets.py"}
+    waiting = [path for path in files if waits & set(path.parts)]
+    short = [path for path in files if path not in {*long, *waiting}]
     places = {path: 0.9 * number / len(long) for number, path in enumerate(long)}
+    places |= {path: 0.8 * number / len(waiting) for number, path in enumerate(waiting)}
     places |= {path: number / len(short) for number, path in enumerate(short)}
     items.sort(key=lambda item: places[item.path])

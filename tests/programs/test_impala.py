@@ -103,7 +103,7 @@ def test_trains_on_replayed_chunks_too_and_writes_a_profile(tmp_path):
     folder = tmp_path / "catch"
     result = run(
         *CATCH, "--run", folder, "--replay.fraction", 0.5, "--replay.size", 500, "--loss.correction", "clear",
-        "--total-frames", 30_000, "--target-return", 2, "--profile",
+        "--total-frames", 22_000, "--target-return", 2, "--profile",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     (trace,) = (folder / "profile").rglob("*.xplane.pb")
