@@ -107,6 +107,12 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data) -> bool:
         return True  # what occurs twice is written twice
 
+    def represent_text(self, text: str):
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
 
 def _config_map(metadata: dict, file: str) -> dict:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_CONFIG_FILE: file}}
