@@ -81,6 +81,21 @@ def test_every_state_with_a_transition_begins_a_window_and_stacks_never_straddle
     assert begun[0] == [t for t in range(last + 1) if t not in (5, 8)], "from a last state nothing leads on"
 
 
+class All:
+    """A sink that hands what it takes to several, one after the other."""
+
+    def __init__(self, *sinks):
+        self._sinks = sinks
+
+    def write(self, rows):
+        for sink in self._sinks:
+            sink.write(rows)
+
+    def end_windows(self, is_window, priority):
+        for sink in self._sinks:
+            sink.end_windows(is_window, priority)
+
+
 def test_the_table_gives_back_what_memory_does():
     spec = window_of(3)
     table = windows.table(windows.window_spec(spec), 100, min_size=15, samples_per_insert=8, batch_size=4)
@@ -89,16 +104,7 @@ def test_the_table_gives_back_what_memory_does():
     replay = memory.MemoryWindows(100, N, lengths=windows.lengths(spec))
     in_table = TableWindows(client, tables.REPLAY, N, lengths=windows.lengths(spec), should_stop=lambda: False)
 
-    class Both:
-        def write(self, rows):
-            in_table.write(rows)
-            replay.write(rows)
-
-        def end_windows(self, is_window, priority):
-            in_table.end_windows(is_window, priority)
-            replay.end_windows(is_window, priority)
-
-    write(Both(), 3)
+    write(All(in_table, replay), 3)
     in_table._writer.flush(timeout_ms=10_000)
     assert client.server_info()[tables.REPLAY].current_size == len(replay) == replay.num_inserted
     expected = drawn(replay, 3)
@@ -122,26 +128,17 @@ def test_windows_of_several_steps_are_sent_together_and_none_waits_until_its_ste
         client, tables.REPLAY, N, lengths=windows.lengths(window_of(3)), should_stop=lambda: False, max_pending=0, num_together=4
     )
 
-    class Both:
-        def write(self, rows):
-            in_table.write(rows)
-            replay.write(rows)
-
-        def end_windows(self, is_window, priority):
-            in_table.end_windows(is_window, priority)
-            replay.end_windows(is_window, priority)
-            sizes.append((client.server_info()[tables.REPLAY].current_size, len(replay)))
-
-    write(Both(), 3)
+    note = lambda *_: sizes.append((client.server_info()[tables.REPLAY].current_size, len(replay)))  # noqa: E731
+    write(All(in_table, replay, types.SimpleNamespace(write=lambda rows: None, end_windows=note)), 3)
     assert {size for size, _ in sizes} == {0, *(made for _, made in sizes[3::4])}, "every fourth step brings all that there are"
     assert len(sizes) == 11 and sizes[7][0] == sizes[7][1] == sizes[-1][0] < sizes[-1][1]
     rows = [dict(observation=np.zeros((2, 2), np.uint8), is_first=np.array(True), a_tm1=np.int32(0), r_t=np.float32(0),
                  discount_t=np.float32(0), weights_version=np.int64(0), origin=np.array(ORIGIN, np.int64))] * N  # fmt: skip
+    for _ in range(10):  # as at an actor's start, before anything ends
+        in_table.write(rows)
     for _ in range(10):
         in_table.write(rows)
         in_table.end_windows(np.zeros(N, bool), np.ones(N))
-    for _ in range(10):
-        in_table.write(rows)
     assert client.server_info()[tables.REPLAY].current_size == len(replay)
     expected, drawn_of = drawn(replay, 3), windows.batches(server_address=f"localhost:{server.port}", table=tables.REPLAY, batch_size=4)
     known = {self_describing(expected, i) for i in range(len(replay))}
