@@ -92,7 +92,8 @@ class Step(NamedTuple):
 
     The step after `is_last` ignores its action and returns the first observation of a new episode with `is_first`:
     there is no transition across a reset, so losses mask it; its reward is 0, its discount 1 and `is_last` False. An
-    environment that needs several steps to begin sets `is_first` in each of them.
+    environment that needs several steps to begin sets `is_first` in each of them; one that gives up an episode, which
+    went wrong, sets it without a last step.
     """
 
     observation: np.ndarray  # [N, …]

@@ -38,7 +38,8 @@ class Boundaries:
 
         Args:
           lost_life: [N] bool, ends the learning episode (discount 0) but neither the game nor its episode.
-          is_beginning: [N] bool, the environment was still beginning and chose the action itself: again a first step.
+          is_beginning: [N] bool, the environment was still beginning and chose the action itself, or gave its episode
+            up and has begun a new one: again a first step.
         """
         is_over = (terminated | truncated) & ~self._was_last
         is_first = self._was_last | is_beginning

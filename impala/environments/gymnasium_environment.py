@@ -5,20 +5,28 @@ A dict or tuple of observations is flattened into one vector, whose parts `Envir
 discrete actions is multi-discrete.
 """
 
+import collections
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
+from absl import logging
 
 from impala.environments import trials
 from impala.environments.boundaries import Boundaries
 from impala.types import Actions, ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Step
 
+_MOST_UNSOUND, _WITHIN_STEPS = 10, 20_000
+
 
 class Gymnasium:
-    """`num_environments` environments in this process, stepped one after another."""
+    """`num_environments` environments in this process, stepped one after another.
+
+    Where a reward or an observation is not finite, that environment begins a new episode at once: no transition leads
+    there, and the old episode has no score. The tenth time within 20,000 steps is an error.
+    """
 
     def __init__(self, name: str, *, num_environments: int, with_picture: bool = False):
         self._environment = gymnasium.make_vec(
@@ -40,6 +48,7 @@ class Gymnasium:
         self.num_environments = num_environments
         self.spec = EnvironmentSpec(name, seen, actions, parts=parts)
         self._boundaries = Boundaries(num_environments)
+        self._num_steps, self._unsound_at = 0, collections.deque(maxlen=_MOST_UNSOUND)
 
     def reset(self, seed: int) -> Step:
         observation, _ = self._environment.reset(seed=seed)
@@ -50,7 +59,27 @@ class Gymnasium:
 
     def receive(self) -> Step:
         observation, reward, terminated, truncated, _ = self._result
-        return self._boundaries.step(self._observe(observation), reward, terminated, truncated)
+        observation, reward = self._observe(observation), reward.astype(np.float32)
+        self._num_steps += 1
+        if np.isfinite(reward).all() and (observation.dtype == np.uint8 or np.isfinite(observation).all()):
+            return self._boundaries.step(observation, reward, terminated, truncated)
+        is_unsound = ~(np.isfinite(reward) & np.isfinite(observation).reshape(len(reward), -1).all(1))
+        observation = self._begin_anew(is_unsound)
+        goes_on = ~is_unsound
+        return self._boundaries.step(
+            observation, reward, terminated & goes_on, truncated & goes_on, is_beginning=is_unsound
+        )
+
+    def _begin_anew(self, is_unsound: np.ndarray) -> np.ndarray:
+        """Resets these environments; returns the observations of all."""
+        numbers = np.flatnonzero(is_unsound).tolist()
+        what = f"{self.spec.name}: environment {', '.join(map(str, numbers))}: a reward or observation is not finite"
+        self._unsound_at.extend(len(numbers) * [self._num_steps])
+        if len(self._unsound_at) == _MOST_UNSOUND and self._num_steps - self._unsound_at[0] < _WITHIN_STEPS:
+            raise RuntimeError(f"{what}, {_MOST_UNSOUND} times within {_WITHIN_STEPS:,} steps; mend the environment")
+        logging.warning("%s; its episode is dropped, and a new one begins", what)
+        observation, _ = self._environment.reset(options=dict(reset_mask=is_unsound))
+        return self._observe(observation)
 
     def fault(self, num_steps: int) -> str | None:
         """Plays the first environment alone; returns how a result breaks its spaces or gymnasium's rules, or None.

@@ -91,6 +91,76 @@ def test_termination_truncation_and_both():
     assert steps[1].reward.tolist() == [5.0, 6.0]
 
 
+class Unsound(Scripted):
+    """Steps, counted over all episodes, whose reward or observation is not finite."""
+
+    observation_space = gymnasium.spaces.Dict(time=gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64))
+
+    def __init__(self, rewards=(), observations=()):
+        super().__init__()
+        self._rewards, self._observations, self._count = rewards, observations, 0
+
+    def step(self, action):
+        self._count += 1
+        observation, reward, *ends = super().step(action)
+        more = np.inf if self._count in self._observations else 0.0
+        return dict(time=observation["time"] + more), np.nan if self._count in self._rewards else reward, *ends
+
+    def _observe(self):
+        return dict(time=super()._observe())
+
+
+@pytest.fixture
+def unsound():
+    gymnasium.register("ImpalaTests/Unsound-v0", Unsound, disable_env_checker=True)
+    yield lambda **keys: gymnasium.registry["ImpalaTests/Unsound-v0"].kwargs.update(keys)
+    gymnasium.registry.pop("ImpalaTests/Unsound-v0")
+
+
+def test_what_is_not_finite_ends_its_episode_alone(unsound):
+    unsound(rewards=(2,), observations=(6,))
+    environment = environments.make("ImpalaTests/Unsound-v0", num_environments=2)
+    unsound(rewards=(), observations=())
+    environment._environment.envs[1].unwrapped._rewards = environment._environment.envs[1].unwrapped._observations = ()
+    steps = [environment.reset(0)]
+    for _ in range(12):
+        environment.send(np.array([0, 0], np.int32))
+        steps.append(environment.receive())
+    environment.close()
+    broken, sound = ({name: [getattr(step, name)[i] for step in steps] for name in steps[0]._fields} for i in (0, 1))
+    # Step 2 of episode 0 and step 4 of episode 1, the sixth of all, do not come; episode 2 ends with its fifth step.
+    assert [o.tolist() for o in broken["observation"]] == [
+        [0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [1, 3], [2, 0], [2, 1], [2, 2], [2, 3], [2, 4], [2, 5], [3, 0],
+    ]  # fmt: skip
+    assert np.flatnonzero(broken["is_first"]).tolist() == [0, 2, 6, 12]
+    assert np.flatnonzero(broken["is_last"]).tolist() == np.flatnonzero(np.equal(broken["discount"], 0)).tolist() == [11]
+    np.testing.assert_array_equal(broken["reward"], np.where(broken["is_first"], 0, 5))
+    assert np.flatnonzero(sound["is_first"]).tolist() == [0, 4] and np.flatnonzero(sound["is_last"]).tolist() == [3]
+
+
+def test_an_episode_that_ends_with_what_is_not_finite_is_given_up_like_another(unsound):
+    unsound(rewards=(3,))
+    environment = environments.make("ImpalaTests/Unsound-v0", num_environments=1)
+    environment.reset(0)
+    steps = []
+    for _ in range(4):
+        environment.send(np.array([0], np.int32))
+        steps.append(environment.receive())
+    assert [bool(step.is_first[0]) for step in steps] == [False, False, True, False]
+    assert steps[-1].observation.tolist() == [[1, 1]] and not any(step.is_last.any() for step in steps)
+
+
+def test_the_tenth_episode_that_is_given_up_is_an_error(unsound):
+    unsound(rewards=range(1, 100))
+    environment = environments.make("ImpalaTests/Unsound-v0", num_environments=3)
+    environment.reset(0)
+    with pytest.raises(RuntimeError, match="Unsound-v0: environment 0, 1, 2: a reward or observation is not finite, 10 times"):
+        for count in range(10):
+            environment.send(np.zeros(3, np.int32))
+            environment.receive()
+    assert count == 3, "each step gives up three of them"
+
+
 def test_cartpole_is_truncated_at_its_limit_with_discount_one():
     """A hand-written balancer holds the pole for 500 steps."""
     environment = environments.make("CartPole-v1", num_environments=2)

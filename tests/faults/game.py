@@ -1,6 +1,7 @@
 """A game of one step, `tests.faults.game:Faulty-v0`, that goes wrong in the processes of nodes as it is told.
 
-IMPALA_TEST_FAULT is "WHAT:N": in the N-th step (0: in `__init__`, −1: in `reset`) of a process.
+IMPALA_TEST_FAULT is "WHAT:N": in the N-th step (0: in `__init__`, −1: in `reset`) of a process; "nan:N" and "nans:N" are
+a reward that is no number in that step, or in every one from it on.
 """
 
 import ctypes
@@ -63,8 +64,9 @@ class Faulty(gymnasium.Env):
         global _num_steps
         _num_steps += 1
         _maybe_fail(_num_steps)
-        reward = float("nan") if os.environ.get("IMPALA_TEST_FAULT") == f"nan:{_num_steps}" else float(action == self._said)
-        return np.zeros(1, np.float32), reward, True, False, {}
+        what, _, n = os.environ.get("IMPALA_TEST_FAULT", "none:0").partition(":")
+        is_nan = what == "nan" and _num_steps == int(n) or what == "nans" and _num_steps >= int(n)
+        return np.zeros(1, np.float32), np.nan if is_nan else float(action == self._said), True, False, {}
 
 
 gymnasium.register("Faulty-v0", entry_point=Faulty, disable_env_checker=True, order_enforce=False)
