@@ -55,6 +55,7 @@ class Push(NamedTuple):
     is_finite: bool = True  # it, and the loss
     is_outlier: bool = False
     increments: np.ndarray = np.zeros(0)  # of what workers share, see `learning.statistics`
+    is_filler: bool = False  # in place of one that was lost, see `nodes.exchanging.Exchange.agree`
 
 
 class State(NamedTuple):
@@ -160,9 +161,9 @@ class ParameterServer:
                     verdict = self._wait(push, verdict)
             else:
                 self._note_judged(push)
-            # Those that are accepted are counted once, also if one came again while it waited; others as well. What
-            # `exchanging.Exchange.agree` sends has no frames.
-            if verdict is not Verdict.ACCEPTED and push.num_frames and (is_new or verdict is Verdict.REPEATED):
+            # Those that are accepted are counted once, also if one came again while it waited; others as well.
+            is_first = is_new or verdict is Verdict.REPEATED
+            if verdict is not Verdict.ACCEPTED and is_first and not push.is_filler:
                 self.counts[verdict] += 1
             return verdict
 

@@ -11,6 +11,8 @@ import numpy as np
 from impala.config import Config, flatten
 from impala.nodes import population
 
+FINITE, OUTLIER, FILLER = 1, 2, 4  # what is said of a gradient, as bits of one number
+
 
 class Facts(NamedTuple):
     """What server and worker must agree on, and the names of what comes with a gradient."""
@@ -107,7 +109,7 @@ class Exchange:
         """
         from impala.acting import remote
 
-        flags = int(gradient.is_finite) + 2 * int(is_outlier)
+        flags = FINITE * gradient.is_finite | OUTLIER * is_outlier
         self._number += 1
         pending = [
             request(
@@ -151,7 +153,7 @@ class Exchange:
                 self._number += 1
                 pending = []
                 for request, shard, version, does_wait in zip(self._requests, self._shards, self.versions, waits):
-                    head = np.array([version if does_wait else -1, 0, 0], np.int64)
+                    head = np.array([version if does_wait else -1, 0, FILLER], np.int64)
                     _, *arrays = (np.zeros(shape, dtype) for shape, dtype in shard.fields()[0])
                     pending.append(request(self._number, head, *arrays))
                 verdicts = [int(remote.result_of(one, self._should_stop)[0][0]) for one in pending]

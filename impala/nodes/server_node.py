@@ -123,8 +123,8 @@ class ShardNode:
         facts = self._check(worker, arrays)
         (version, num_frames, flags), increments, metrics, columns, *gradients = arrays
         push = Push(
-            worker, life, number, int(version), gradients, int(num_frames), bool(flags & 1), bool(flags & 2),
-            np.array(increments),
+            worker, life, number, int(version), gradients, int(num_frames), bool(flags & exchanging.FINITE),
+            bool(flags & exchanging.OUTLIER), np.array(increments), bool(flags & exchanging.FILLER),
         )  # fmt: skip
         with self.server.held():
             verdict = self.server.push(

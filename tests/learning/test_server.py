@@ -122,14 +122,16 @@ def test_every_gradient_is_counted_once_by_what_became_of_it_and_the_version_by_
     assert server.staleness == {0: 3, 1: 2} and told == [1, 2, 3, 4, 5] and server.frames == 100
 
 
-def test_a_refused_gradient_whose_answer_was_lost_is_counted_once_and_one_of_no_frames_never():
-    """Those without frames bring shards together, see `exchanging.Exchange.agree`."""
+@pytest.mark.parametrize("num_frames", [20, 0])
+def test_a_refused_gradient_whose_answer_was_lost_is_counted_once_and_a_filler_never(num_frames):
+    """One of no frames as well: of several gradients between two steps, only the first brings frames."""
     server = make()
     of_kind = (dict(is_finite=False), Verdict.NONFINITE), (dict(is_outlier=True), Verdict.OUTLIER), (dict(version=5), Verdict.STALE)
     for number, (more, verdict) in enumerate(of_kind):
-        assert [push(server, number, **more) for _ in range(3)] == [verdict] * 3
+        one = Push(0, 0, number, more.pop("version", 0), parameters(number), num_frames, **more)
+        assert [server.push(one) for _ in range(3)] == [verdict] * 3
         assert server.counts[verdict] == 1
-    assert server.push(Push(0, 0, 9, 0, parameters(), 0, is_finite=False)) is Verdict.NONFINITE
+    assert server.push(Push(0, 0, 9, 0, parameters(), 0, is_finite=False, is_filler=True)) is Verdict.NONFINITE
     assert server.counts[Verdict.NONFINITE] == 1 and server.version == 0
 
 
