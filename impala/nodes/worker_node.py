@@ -7,6 +7,7 @@ from impala.nodes.feeding import Place
 from impala.nodes.reporter import Reporter
 from impala.nodes.requesting import request_to
 from impala.nodes.run import Run
+from impala.nodes.side_jobs import Recorder
 from impala.types import EnvironmentSpec
 
 _MOST_UPDATES = 2**62
@@ -32,6 +33,7 @@ class WorkerNode:
         place = Place(config, spec, run, index, self._stop, "/cpu:0", lambda: _MOST_UPDATES)
         replay = None if table is None else TableReplay(place, table)
         self._worker = workers.make(config, spec, index, self._incarnation, replay=replay)
+        self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
 
     def _connect(self) -> exchanging.Exchange:
         """Joins the server; returns the connection to it."""
@@ -133,6 +135,8 @@ class WorkerNode:
                 if worker.is_dated:
                     exchange.versions = self._join()
                 gradient = worker.differentiate(batch)
+                if not gradient.is_finite:
+                    self._record_skipped(batch)
                 with account.part("blocked"):
                     answer = exchange(
                         gradient, worker.num_transitions(gradient), worker.increments(), worker.is_outlier(gradient)

@@ -105,6 +105,11 @@ def test_the_penalty_follows_how_far_updates_go():
     for kl in (0.02, 0.02, 0.01, 0.005, 0.0066):  # the last is just below 0.01 / 1.5
         seen.append(beta := adapted_penalty(beta, kl, 0.01))
     assert seen == [2.0, 4.0, 4.0, 2.0, 1.0]
+    # Heess et al. 2017, algorithm 1: α = 1.5, and β_high = 2, β_low = 1/2 of the target.
+    by_heess, seen = functools.partial(adapted_penalty, target=0.01, tolerance=2.0, factor=1.5), []
+    for kl in (0.021, 0.019, 0.0051, 0.0049, 0.0049):
+        seen.append(beta := by_heess(beta, kl))
+    assert seen == pytest.approx([1.5, 1.5, 1.5, 1.0, 1 / 1.5])
     for kl in (0.0, 1.0):  # an update that hardly moves, and one that leaps, for thousands of iterations
         for _ in range(3000):
             beta = adapted_penalty(beta, kl, 0.01)
