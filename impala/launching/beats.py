@@ -19,7 +19,7 @@ import time
 from typing import Any, NamedTuple
 
 ADDRESS_VARIABLE = "IMPALA_BEATS"  # holds the address of the launcher's `Listener` in the processes of nodes
-_BEAT_SECONDS, _MAX_BYTES = 1.0, 16_000
+_BEAT_SECONDS, _MAX_BYTES = 1.0, 100_000  # of a message; a socket takes twice as much
 FROZEN_SECONDS = 5.0  # a process that sent nothing for longer is frozen
 _PAUSE_SECONDS = 5.0  # a listener that has not looked for longer was stopped itself
 _CREDENTIALS = struct.Struct("3i")
@@ -127,7 +127,10 @@ class Pulse:
             name=self.name, age=time.monotonic() - asked, doing=self._doing, rss_mb=_resident_mb(),
             facts=dict(self._facts),
         )  # fmt: skip
-        return json.dumps(beat, ensure_ascii=False).encode(errors="replace")
+        message = json.dumps(beat, ensure_ascii=False).encode(errors="replace")
+        if len(message) > _MAX_BYTES:  # cut short it would be no sign of life at all
+            message = json.dumps(beat | dict(facts={})).encode()
+        return message
 
     def beat(self, each_second=lambda: None) -> None:
         """Starts a thread that sends a sign of life and calls `each_second`, every second from now on."""

@@ -117,9 +117,7 @@ class ForkServer:
         """
         if self._socket.fileno() < 0:
             return None
-        is_there = self._current_folder and os.path.isdir(self._current_folder)
-        folder = self._current_folder if is_there else os.getcwd()
-        request = dict(argv=argv[1:], environment=dict(environment), folder=folder)
+        request = dict(argv=argv[1:], environment=dict(environment), folder=self._folder_now())
         with contextlib.suppress(OSError):
             self._is_ready = self._is_ready or bool(self._answer(self._deadline - time.monotonic(), should_stop))
             if self._is_ready:
@@ -131,6 +129,14 @@ class ForkServer:
                     self._end_late()
         self.close()
         return None
+
+    def _folder_now(self) -> str:
+        """Returns the folder to start in; one that was removed meanwhile is no reason not to start."""
+        if self._current_folder and os.path.isdir(self._current_folder):
+            return self._current_folder
+        with contextlib.suppress(OSError):
+            return os.getcwd()
+        return "/"
 
     def _answer(self, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> bytes:
         """Returns what the server says next; nothing if that takes too long, or it is gone."""

@@ -36,19 +36,22 @@ class SharedSum:
       index: of this process.
       size: the number of processes.
       address: the same for all of these, and no others; see `shared_memory.new_address`.
-      patience_seconds: how long to wait for a process that has not come, and for one that is frozen.
+      patience_seconds: how long to wait for a process that has not come.
+      frozen_seconds: how long to wait for one that came, and gives no sign of life any more.
 
     Raises:
       OSError: the address is in use.
       ConnectionError: a process did not come; from a call: one ended or froze, in this call or an earlier one.
     """
 
-    def __init__(self, index: int, size: int, address: str, *, patience_seconds: float = 15.0):
+    def __init__(
+        self, index: int, size: int, address: str, *, patience_seconds: float = 15.0, frozen_seconds: float = 12.0
+    ):
         self._is_first = index == 0
         if self._is_first:
-            self._links = _accept(size, address, patience_seconds)
+            self._links = _accept(size, address, patience_seconds, frozen_seconds)
         else:
-            self._links = [_connect(index, address, patience_seconds)]
+            self._links = [_connect(index, address, patience_seconds, frozen_seconds)]
         self._failure: ConnectionError | None = None
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
@@ -88,9 +91,9 @@ class SharedSum:
 class _Link:
     """One end of a connection between two processes, whose memory holds the arrays of either side in turn."""
 
-    def __init__(self, peer: int, connection: socket.socket, handle: int, patience_seconds: float):
+    def __init__(self, peer: int, connection: socket.socket, handle: int, frozen_seconds: float):
         self._peer, self._socket, self._handle, self._memory = peer, connection, handle, b""
-        self._patience = patience_seconds
+        self._frozen_seconds = frozen_seconds
 
     def arrays_like(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns the memory as arrays of the shapes and dtypes of `arrays`."""
@@ -117,7 +120,7 @@ class _Link:
     def wait(self) -> None:
         """Waits for arrays of the other side, for as long as it runs."""
         heard = looked = time.monotonic()
-        while (now := time.monotonic()) - heard < self._patience:
+        while (now := time.monotonic()) - heard < self._frozen_seconds:
             heard += max(0.0, now - looked - 2 * _BEAT_SECONDS)  # this process itself was stopped, perhaps both were
             looked = now
             if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
@@ -150,7 +153,7 @@ class _Link:
         return ConnectionError(f"process {self._peer} {how}")
 
 
-def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
+def _accept(size: int, address: str, patience_seconds: float, frozen_seconds: float) -> list[_Link]:
     """Returns links to all other processes, in the order of their indices."""
     links, deadline = {}, time.monotonic() + patience_seconds
     with socket.socket(socket.AF_UNIX) as server:
@@ -172,11 +175,11 @@ def _accept(size: int, address: str, patience_seconds: float) -> list[_Link]:
                 raise ConnectionError(f"a process ended while it connected; of {size} these are missing: {missing}")
             connection.settimeout(None)
             (index,) = _INDEX.unpack(said)
-            links[index] = _Link(index, connection, handles[0], patience_seconds)
+            links[index] = _Link(index, connection, handles[0], frozen_seconds)
     return [links[index] for index in sorted(links)]
 
 
-def _connect(index: int, address: str, patience_seconds: float) -> _Link:
+def _connect(index: int, address: str, patience_seconds: float, frozen_seconds: float) -> _Link:
     """Returns a link to the first process, which may not be there yet."""
     deadline = time.monotonic() + patience_seconds
     while True:
@@ -192,4 +195,4 @@ def _connect(index: int, address: str, patience_seconds: float) -> _Link:
             time.sleep(0.05)
     handle = os.memfd_create("impala", os.MFD_CLOEXEC)
     socket.send_fds(connection, [_INDEX.pack(index)], [handle])
-    return _Link(0, connection, handle, patience_seconds)
+    return _Link(0, connection, handle, frozen_seconds)

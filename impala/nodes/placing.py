@@ -46,12 +46,13 @@ def placement(config: Config) -> ray_cluster.Placement:
 
 
 def placement_again(config: Config) -> ray_cluster.Placement:
-    """Returns the placement of a later launch of the same command, which begins once one actor stands.
+    """Returns the placement of a later launch of the same command, which begins once one actor stands, and evaluators.
 
     Hosts that were lost meanwhile need not be back for the run to go on, those that joined may be unfit, and the
     checkout may have been edited.
     """
-    again = dict(num_awaited=min(1, config.actor.num_actors), ignored=node_host.EDITED, avoids_unfit=True)
+    num_awaited = min(1, config.actor.num_actors) + _num_evaluators(config)
+    again = dict(num_awaited=num_awaited, ignored=node_host.EDITED, avoids_unfit=True)
     return placement(config)._replace(**again)
 
 
@@ -65,7 +66,7 @@ def awaited(config: Config) -> dict[str, int]:
     num_tables = (size if heads else num_learners) if has_tables else 0
     return {role: count for role, count in dict(
         heads or dict(learner=num_learners), table=num_tables, relay=size * config.actor.num_relays,
-        actor=config.cluster.min_actors or num_actors, evaluator=size * bool(config.evaluator.num_episodes),
+        actor=config.cluster.min_actors or num_actors, evaluator=_num_evaluators(config),
     ).items() if count}  # fmt: skip
 
 
@@ -73,4 +74,8 @@ def _num_awaited(config: Config) -> int | None:
     """Returns how many `returns_alone` nodes must stand first: actors, and an evaluator for each member; None: all."""
     if config.cluster.min_actors is None:
         return None
-    return config.cluster.min_actors + config.population.size * bool(config.evaluator.num_episodes)
+    return config.cluster.min_actors + _num_evaluators(config)
+
+
+def _num_evaluators(config: Config) -> int:
+    return config.population.size * bool(config.evaluator.num_episodes)

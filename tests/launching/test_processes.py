@@ -42,6 +42,20 @@ def test_a_busy_port_ends_the_node_in_one_line_and_may_be_free_later(reuse):
     processes.check_port_is_free(port)
 
 
+def test_what_takes_too_long_in_c_ends_the_node_with_words():
+    """As where TensorFlow waits for a peer that never comes, and lets no Python run."""
+    node = run_node(
+        "import ctypes\nfrom impala.launching import processes\n"
+        "with processes.time_limit(1, 'the learners did not meet'): ctypes.PyDLL(None).sleep(60)"
+    )
+    started = time.monotonic()
+    _, errors = node.communicate(timeout=30)
+    assert node.returncode == -signal.SIGALRM and time.monotonic() - started < 10.0
+    assert "within 1 s, or else: the learners did not meet" in errors
+    node = run_node("from impala.launching import processes\nwith processes.time_limit(1, ''): pass\nimport time; time.sleep(1.5)")
+    assert node.wait(30) == 0, "the limit is that of the block"
+
+
 HOLD = """
 import sys, threading
 from impala.launching import beats, processes

@@ -88,7 +88,7 @@ def test_who_ends_or_freezes_is_named(index, what, least, most, message):
     process = beside(bring_twice_and, what, 1 - index, address)
     total = SharedSum(index, 2, address, patience_seconds=30.0)
     for link in total._links:
-        link._patience = 3.0
+        link._frozen_seconds = 3.0
     total([np.zeros(3)]), total([np.zeros(3)])
     started = time.monotonic()
     with pytest.raises(ConnectionError, match=f"process {1 - index} {message}"):
@@ -106,7 +106,7 @@ def test_one_that_freezes_ends_the_sums_of_all():
     address = new_address()
     others = [beside(bring_twice_and, what, index, address, 3) for index, what in ((1, "go on"), (2, "stop"))]
     total = SharedSum(0, 3, address, patience_seconds=30.0)
-    total._links[1]._patience = 3.0
+    total._links[1]._frozen_seconds = 3.0
     total([np.zeros(3)]), total([np.zeros(3)])
     with pytest.raises(ConnectionError, match="process 2 froze"):
         total([np.ones(3)])
@@ -121,7 +121,7 @@ def test_who_is_slow_but_runs_is_waited_for(index):
     beside(bring_twice_and, "be slow", 1 - index, address)
     total = SharedSum(index, 2, address, patience_seconds=30.0)
     for link in total._links:
-        link._patience = 2.0
+        link._frozen_seconds = 2.0
     total([np.zeros(3)]), total([np.zeros(3)])
     for _ in range(300):  # minutes in which the other one reads none of them
         total._links[0].beat()

@@ -20,3 +20,10 @@ def test_as_many_are_awaited_as_a_program_has(tmp_path, word, overrides):
     module = importlib.import_module(f"impala.programs.{config.program}")
     program = module.make_program(config, checking.check(config), Run(tmp_path, 0, 0.0, 0))
     assert {label: len(group) for label, group in program.groups.items()} == placing.awaited(config)
+
+
+@pytest.mark.parametrize("overrides, expected", [({}, 1 + 1), ({"evaluator.num_episodes": 0, "target_return": None}, 1)])
+def test_a_later_launch_awaits_one_actor_beside_the_evaluator_which_is_placed_first(overrides, expected):
+    config = config_lib.load("configs/apex_catch.yaml", {"actor.num_actors": 3} | overrides)
+    again = placing.placement_again(config)
+    assert again.num_awaited == expected and again.avoids_unfit and placing.placement(config).num_awaited is None
