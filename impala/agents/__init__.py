@@ -93,8 +93,8 @@ def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, c
 def exploration_columns(config: Config) -> list:
     """Returns a list of one function, which returns metrics columns: how much environments explore.
 
-    They are the mean of the environments' exploration constants and, if these differ, the first, middle and last rung.
-    Returns [] where environments have no exploration constants of their own.
+    They are the mean of the environments' exploration constants and, if these differ, the first, middle and last rung,
+    and the mean of each actor's. Returns [] where environments have no exploration constants of their own.
     """
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):
@@ -104,4 +104,6 @@ def exploration_columns(config: Config) -> list:
     if rungs[0] != rungs[-1]:
         places = {"first": 0, "middle": len(rungs) // 2, "last": -1}
         columns |= {f"{name}_{place}": float(rungs[index]) for place, index in places.items()}
+        means = rungs.reshape(config.actor.num_actors, -1).mean(axis=1)
+        columns[f"{name}_actors"] = " ".join(f"{mean:.3g}" for mean in means)
     return [lambda: columns]

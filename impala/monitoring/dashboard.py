@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-_HEIGHTS, _MOST_BARS = " ▁▂▃▄▅▆▇█", 24
+_HEIGHTS, _MOST_BARS, _MOST_ACTORS = " ▁▂▃▄▅▆▇█", 24, 6
 _VERDICTS = {
     "actor-bound": "the learner waits for data: more actors or environments would help",
     "learner-bound": "actors wait for the learner: a faster one would help",
@@ -249,13 +249,16 @@ def _exploration(row: dict[str, Any]) -> tuple[str, str]:
     return "ε", _number(row["exploration_epsilon"], 3)
 
 
-def _rungs(row: dict[str, Any]) -> tuple[str, str]:
-    """Returns the row about exploration: where environments have an ε each, also the ladder's ends and its middle."""
+def _rungs(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the rows about exploration: where environments have an ε each, also the ladder's ends and the actors'."""
     symbol, mean = _exploration(row)
     rungs = [row.get(f"exploration_epsilon_{place}") for place in ("first", "middle", "last")]
     if None in rungs:
-        return symbol, mean
-    return f"{symbol} mean/first/middle/last", " / ".join([mean, *(_number(rung, 4) for rung in rungs)])
+        return [(symbol, mean)]
+    of_ladder = f"{symbol} mean/first/middle/last", " / ".join([mean, *(_number(rung, 4) for rung in rungs)])
+    of_actors = row["exploration_epsilon_actors"].split()
+    shown = of_actors if len(of_actors) <= _MOST_ACTORS else [*of_actors[: _MOST_ACTORS - 1], "…", of_actors[-1]]
+    return [of_ladder] + [(f"{symbol} of each actor", " ".join(shown))] * (len(of_actors) > 1)
 
 
 def _replay(row: dict[str, Any]) -> str:
@@ -279,7 +282,7 @@ def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[
     of_loss = [
         ("|TD error|", _number(row["td_error"], 4)),
         ("value", _number(row["value"], 3)),
-        _rungs(row),
+        *_rungs(row),
         ("gradient norm", _number(row["grad_norm"], 1)),
         ("samples per insert", _number(row.get("samples_per_insert"), 2)),
     ]

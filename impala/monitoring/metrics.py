@@ -25,7 +25,8 @@ LOSS_COLUMNS = (
 )
 Q_COLUMNS = (
     "td_error", "exploration_epsilon", "exploration_epsilon_first", "exploration_epsilon_middle",
-    "exploration_epsilon_last", "exploration_noise", "replay_size", "replay_capacity", "samples_per_insert",
+    "exploration_epsilon_last", "exploration_epsilon_actors", "exploration_noise",
+    "replay_size", "replay_capacity", "samples_per_insert",
     "evaluation_mean",
     "priority_p50", "priority_p95", "priority_max", "priority_seconds", "priority_round_trip_seconds",
     "gone_priority_fraction", "learner_priority_fraction",

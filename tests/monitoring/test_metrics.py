@@ -319,7 +319,7 @@ def test_the_dashboard_of_an_agent_that_replays(tmp_path):
     row = monitor.write_row(scheduled=dict(learning_rate=1e-3), queue_fill=None, counts=dict(
         skipped_updates=0, replay_size=30_000, replay_capacity=40_000, samples_per_insert=4.02, priority_p50=0.125,
         priority_p95=0.5, priority_max=2.25, exploration_epsilon=0.0926, exploration_epsilon_first=0.4,
-        exploration_epsilon_middle=0.0131, exploration_epsilon_last=0.4**8,
+        exploration_epsilon_middle=0.0131, exploration_epsilon_last=0.4**8, exploration_epsilon_actors="0.18 0.0053",
     ))  # fmt: skip
     live = Console(file=open(tmp_path / "live", "w+"), force_terminal=True, width=140, height=40)
     with dashboard.Dashboard("run", total_frames=10_000, console=live) as screen:
@@ -327,10 +327,13 @@ def test_the_dashboard_of_an_agent_that_replays(tmp_path):
     live.file.seek(0)
     drawn = live.file.read()
     for word in ("30,000 of 40,000 (75 %)", "age of what is sampled mean/max", "35 / 40 updates", "samples per insert", "4.02",
-                 "priority p50/p95/max", "0.125 / 0.500 / 2.250", "ε mean/first/middle/last", "0.093 / 0.4000 / 0.0131 / 0.0007"):  # fmt: skip
+                 "priority p50/p95/max", "0.125 / 0.500 / 2.250", "ε mean/first/middle/last", "0.093 / 0.4000 / 0.0131 / 0.0007", "ε of each actor", "0.18 0.0053"):  # fmt: skip
         assert word in drawn, word
     of_values, of_loss = dashboard._of_action_values(row | dict(replay_capacity=None, exploration_epsilon_first=None))
     assert ("transitions in replay", "30,000") in of_values and ("ε", "0.093") in of_loss
+    many = dashboard._rungs(row | dict(exploration_epsilon_actors=" ".join(f"0.{i}" for i in range(10, 99))))
+    assert many[1] == ("ε of each actor", "0.10 0.11 0.12 0.13 0.14 … 0.98")
+    assert len(dashboard._rungs(row | dict(exploration_epsilon_actors="0.09"))) == 1, "of one actor the mean says it"
     written = logs.read_csv(tmp_path / "metrics.csv")[0]
     assert written["replay_capacity"] == "40000" and float(written["exploration_epsilon_middle"]) == 0.0131
 
