@@ -158,7 +158,8 @@ class TableWindows:
         self._writer.append(rows)
 
     def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
-        if not (np.isfinite(priority) & (priority > 0)).all():  # a negative one would end the table's thread for good
+        is_sound = np.isfinite(priority) & (priority > 0)
+        if not is_sound[is_window].all():  # a negative one would end the table's thread for good
             raise ValueError(f"priorities {priority.tolist()}; expected finite numbers above 0")
         for history, is_wanted, of_window in zip(self._writer.history, is_window, priority.tolist()):
             if is_wanted:

@@ -220,4 +220,7 @@ def test_a_priority_that_would_end_the_table_is_never_sent(wrong):
     with pytest.raises(ValueError, match="expected finite numbers above 0"):
         in_table.end_windows(np.ones(N, bool), np.array([1.0, wrong]))
     in_table.close()
+    in_table._writer, in_table._num_together = types.SimpleNamespace(history=N * [{}]), 2
+    in_table.end_windows(np.array([True, False]), np.array([1.0, wrong]))  # of no window, so that it harms nobody
+    assert in_table._ended == [(1.0, {})]
     server.stop()
