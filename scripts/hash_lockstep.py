@@ -44,7 +44,8 @@ def hash_of(word: str, overrides: dict, num_updates: int) -> str:
         path = Path(impala.__file__).parents[1] / "configs" / f"{word}.yaml"
         config = config_lib.load(path, small | overrides)
         is_off_policy = config.num_replayed > 0  # on-policy many schemes are the same
-        training = lockstep.Lockstep(config, lag=3) if is_off_policy else lockstep.of(config)
+        make = getattr(lockstep, "of", lockstep.Lockstep)  # an older commit has one class for all its programs
+        training = lockstep.Lockstep(config, lag=3) if is_off_policy else make(config)
     except Exception as error:  # an older commit lacks what this one has
         return f"not here: {error!r}".splitlines()[0]
     list(zip(range(num_updates), training.updates(10**9)))

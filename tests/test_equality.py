@@ -15,7 +15,7 @@ from impala.learning import optimizers
 from impala.nodes import checking, parts
 from impala.types import Origin
 
-T, B, SEED, NUM_UPDATES = 5, 4, 3, 30
+T, B, SEED, NUM_UPDATES = 5, 4, 3, 22
 GAMMA, ENTROPY_COST, BASELINE_COST, MAX_NORM = 0.9, 0.02, 0.25, 40.0
 
 
@@ -106,7 +106,7 @@ def test_impala_seed_ga3c_and_a3c_are_one_number_and_a2c_is_it_too(name):
         for one, other in zip(played(config(program, name))[0], impala, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=program)
     start = actor_critic.make_network(config("impala", name), checking.check(config("impala", name))).trainable_variables
-    assert max(np.abs(a - b).max() for a, b in zip(impala, start)) > 0.01, "it moved"
+    assert max(np.abs(a - b).max() for a, b in zip(impala, start)) > 0.005, "it moved"
     for one, other in zip(a2c(config("impala", name)), impala, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
 
@@ -163,15 +163,15 @@ def test_a_recurrent_worker_is_a_recurrent_learner():
 
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
 def test_every_step_of_an_unroll_is_of_the_version_that_the_lag_says(program):
-    _, batches = played(config(program), lag=2)
+    _, batches = played(config(program), lag=3)
     for index, batch in enumerate(batches):
-        assert (batch.weights_version.numpy() == max(0, index - 2)).all() and batch.weights_version.shape == (T, B)
+        assert (batch.weights_version.numpy() == max(0, index - 3)).all() and batch.weights_version.shape == (T, B)
 
 
 @pytest.mark.parametrize("program", ["seed", "ga3c"])
 def test_origins_are_those_of_a_local_actor(program):
-    _, ours = played(config(program))
-    _, theirs = played(config("impala"))
+    _, ours = played(config(program, "river_swim"))
+    _, theirs = played(config("impala", "river_swim"))
     for one, other in zip(ours, theirs):
         np.testing.assert_array_equal(one.origin, other.origin)
         assert Origin(*one.origin.numpy()[0].tolist()).run == SEED

@@ -13,7 +13,7 @@ import pytest
 
 from impala import agents, bench
 from impala import config as config_lib
-from impala.bench import central_inference, frames, parameter_server, schemes, traffic, whole
+from impala.bench import central_inference, frames, parameter_server, schemes, traffic, whole, windows
 from impala.nodes.checking import check
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
@@ -27,8 +27,12 @@ PARTS = bench.parts_of(CATCH)
 
 @pytest.fixture(scope="module")
 def alone():
-    with futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _with_small_tables) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
+
+
+def _with_small_tables():
+    windows._SIZE = 500
 
 
 def test_alone_is_another_process_whose_words_are_shown_only_if_it_fails(capfd):
@@ -53,7 +57,7 @@ def test_a_part_alone(alone, name):
     assert alone(PARTS[name], CATCH, 0.1) > 10
 
 
-@pytest.mark.parametrize("name", bench.parts_of(DQN))
+@pytest.mark.parametrize("name", ["insert", "sample"])
 def test_a_part_of_a_program_that_replays_alone(alone, name):
     assert alone(bench.parts_of(DQN)[name], DQN, 0.1) > 10
 
@@ -64,7 +68,7 @@ def test_the_run_under_test_ends_with_the_bench(tmp_path):
     command = [sys.executable, "-c", f"from pathlib import Path; {bench_of}"]
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        running.wait_for(lambda: (tmp_path / "run" / "metrics.csv").exists(), running.START_SECONDS, "its run trains")
+        running.wait_for(lambda: any((tmp_path / "run" / "logs").glob("actor*")), running.START_SECONDS, "its run has nodes")
     finally:
         process.kill()
         process.wait()
@@ -156,7 +160,8 @@ SPEC_OF_CHAIN = EnvironmentSpec("memory_chain", ArraySpec((3,), np.float32), Dis
 @pytest.mark.parametrize("name, part, keys", [
     ("apex_dpg_pendulum", "insert", {}), ("q_unrolls_catch", "table", {}),
     pytest.param("q_unrolls_catch", "learner", {"network.core": "lstm"}, marks=pytest.mark.soak),
-    ("q_unrolls_catch", "table", {"loss.correction": "n_step"}), ("q_unrolls_catch", "table", {"network.core": "lstm"}),
+    pytest.param("q_unrolls_catch", "table", {"loss.correction": "n_step"}, marks=pytest.mark.soak),
+    pytest.param("q_unrolls_catch", "table", {"network.core": "lstm"}, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_part_of_agents_that_keep_other_things_of_a_decision(alone, name, part, keys):
     config = config_lib.load(f"configs/{name}.yaml", keys)
@@ -167,13 +172,12 @@ def test_a_part_of_agents_that_keep_other_things_of_a_decision(alone, name, part
 def test_a_worker_of_a_parameter_server_alone(alone, name):
     config = config_lib.load(f"configs/{name}_catch.yaml")
     assert alone(PARTS["learner"], config, 0.1) > 10
-    assert alone(whole.lockstep_rate, config, 0.5) > 10
 
 
 def test_an_exchange_with_a_parameter_server(alone):
     """The small network of Catch: its bytes by hand, and each part takes less than the whole."""
     config = config_lib.load("configs/a3c_catch.yaml")
-    exchange = alone(parameter_server.measure, config, 1.2)
+    exchange = alone(parameter_server.measure, config, 0.4)
     variables = agents.of(config).make_network(config, check(config)).trainable_variables
     assert exchange["bytes"] == 2 * 4 * sum(math.prod(variable.shape) for variable in variables) > 10_000
     for name in ("apply", "pull", *parameter_server.TRANSPORTS):
@@ -191,7 +195,7 @@ def test_an_update_on_replay_stands_for_the_steps_that_its_windows_are_drawn_for
 @pytest.mark.parametrize("program", ["seed", pytest.param("ga3c", marks=pytest.mark.soak)])
 def test_central_inference_alone(alone, program):
     config = config_lib.load(f"configs/{program}_catch.yaml")
-    rates = alone(central_inference.serving_rates, config, 0.5)
+    rates = alone(central_inference.serving_rates, config, 0.2)
     assert all(rates[name] > 100 for name in ("direct", "shared_memory", "rpc"))
     assert rates["direct_at_once"] > 100 and rates["direct_batch"] % config.actor.num_lane_environments == 0
     assert all(16 <= rates[f"{name}_batch"] <= config.inference.max_environments for name in central_inference.TRANSPORTS)
@@ -256,9 +260,9 @@ def test_two_programs_are_compared_in_turn_and_told_in_frames(monkeypatch, capsy
     assert "pong: 800 frames/s" in said and "seed runs at 60 % of the agent steps/s of pong" in said
 
 
-@pytest.mark.parametrize("config", [CATCH, DQN], ids=["catch", "dqn_catch"])
-def test_lockstep_on_one_core(alone, config):
-    assert alone(whole.lockstep_rate, config, 0.5) > 100
+@pytest.mark.parametrize("name", ["catch", *(pytest.param(f"{name}_catch", marks=pytest.mark.soak) for name in ("dqn", "dppo", "gorila"))])
+def test_lockstep_on_one_core(alone, name):
+    assert alone(whole.lockstep_rate, config_lib.load(f"configs/{name}.yaml"), 0.2) > 100
 
 
 @pytest.mark.soak

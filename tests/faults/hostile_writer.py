@@ -1,6 +1,4 @@
-"""Writes to a run's queue what no actor writes: `python -m tests.faults.hostile_writer`, on stdin HOST:PORT, then kinds."""
-
-import sys
+"""Writes to a run's queue what no actor writes."""
 
 import numpy as np
 import reverb
@@ -11,7 +9,8 @@ from impala.replay import tables
 from impala.types import Origin, chunk_spec, zeros
 
 
-def main() -> None:
+def write(address: str, *kinds: str) -> list[str]:
+    """Writes a chunk of each kind to the table at HOST:PORT; returns the kinds that Reverb refused."""
     config = config_lib.load("configs/catch.yaml")
     spec = environments.make("catch", num_environments=1).spec
     sound = zeros(chunk_spec(spec, config.learner.unroll_length))
@@ -32,8 +31,8 @@ def main() -> None:
         "missing": sound,
         "unknown": sound,
     }
-    client = reverb.Client(sys.stdin.readline().strip())
-    for kind in map(str.strip, sys.stdin):
+    client, refused = reverb.Client(address), []
+    for kind in kinds:
         fields = {name: value for name, value in hostile[kind]._asdict().items() if not isinstance(value, tuple)}
         try:
             with client.trajectory_writer(num_keep_alive_refs=1, validate_items=False) as writer:
@@ -42,9 +41,6 @@ def main() -> None:
                 table = "nobody's" if kind == "unknown" else tables.QUEUE
                 writer.create_item(table, 1.0, {name: writer.history[name][-1] for name in names})
                 writer.flush()
-        except RuntimeError as error:
-            print(kind, error, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        except RuntimeError:
+            refused.append(kind)
+    return refused

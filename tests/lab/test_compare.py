@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from impala import cli
 from impala.lab import cells, compare, report
 from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
@@ -25,7 +26,7 @@ from tests.test_own_parts import tried_out_here
 
 QUICK = dict(
     schemes=["none", "vtrace"], lags=[1], replay_fractions=[0.0], learning_rates=[3e-3], entropy_costs=[0.01, 0.1],
-    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 3_000}},
+    num_best=1, num_seeds=2, tasks={"catch": {"scale": [-1.0, 1.0], "total_frames": 1_500}},
 )  # fmt: skip
 NUM_CELLS = 2 * (2 + 2)
 
@@ -77,19 +78,19 @@ def test_writes_a_table_and_figures(finished):
         assert (folder / "out" / name).read_bytes()[:4] == b"\x89PNG" and str(folder / "out" / name) in result.stdout
 
 
-def test_a_grid_with_other_settings_refuses_the_cells_that_are_there(finished):
+def test_a_grid_with_other_settings_refuses_the_cells_that_are_there(finished, capsys):
     folder, _, _ = finished
     before = (folder / "out" / "results.csv").read_bytes()
-    result = running.run("compare", "--config", folder / "grid.yaml", "--output", folder / "out", "--total-frames", 20_000)
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
-    assert "trained with other settings" in result.stderr and "another --output" in result.stderr
+    command = ["compare", "--config", folder / "grid.yaml", "--output", folder / "out", "--total-frames", 20_000]
+    (line,) = running.refused(capsys, *command)
+    assert "trained with other settings" in line and "another --output" in line
     assert (folder / "out" / "results.csv").read_bytes() == before
 
 
 def test_a_third_start_runs_nothing(finished):
     folder, _, _ = finished
     before = (folder / "out" / "results.csv").read_bytes()
-    assert running.run("compare", "--config", folder / "grid.yaml", "--output", folder / "out").returncode == 0
+    assert cli.main(["compare", "--config", str(folder / "grid.yaml"), "--output", str(folder / "out")]) == 0
     assert (folder / "out" / "results.csv").read_bytes() == before
 
 
@@ -238,10 +239,11 @@ def is_worker(process: psutil.Process) -> bool:
 
 def test_workers_end_with_a_command_that_is_killed(tmp_path, finished):
     folder, _, _ = finished
-    process = running.start("compare", "--config", folder / "grid.yaml", "--output", tmp_path / "out", "--total-frames", 10**7)
+    endless = ["--total-frames", 10**7, "--workers", 1]
+    process = running.start("compare", "--config", folder / "grid.yaml", "--output", tmp_path / "out", *endless)
     parent = psutil.Process(process.pid)
     running.wait_for(lambda: any(map(is_worker, parent.children())), 60, "a worker")
-    time.sleep(3)
+    time.sleep(1)
     workers = parent.children()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -249,10 +251,10 @@ def test_workers_end_with_a_command_that_is_killed(tmp_path, finished):
     assert workers and not alive
 
 
-def test_a_second_command_in_the_same_folder_is_refused(tmp_path):
+def test_a_second_command_in_the_same_folder_is_refused(tmp_path, capsys):
     with compare._alone_in(tmp_path):
-        result = running.run("compare", "--config", LAB / "lag.yaml", "--output", tmp_path)
-    assert result.returncode == 2 and "another command writes results there" in result.stderr
+        (line,) = running.refused(capsys, "compare", "--config", LAB / "lag.yaml", "--output", tmp_path)
+    assert "another command writes results there" in line
 
 
 def test_bad_usage_is_refused_before_tensorflow(tmp_path):
@@ -266,9 +268,8 @@ def test_bad_usage_is_refused_before_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--config", "nowhere.yaml"], ["--config", LAB / "lag.yaml", "--workers", 0]])
-def test_wrong_arguments(arguments):
-    result = running.run("compare", *arguments)
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+def test_wrong_arguments(arguments, capsys):
+    assert len(running.refused(capsys, "compare", *arguments)) == 1
 
 
 # --- the numbers of the report

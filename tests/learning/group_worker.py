@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-NUM_UPDATES, B, T = 50, 6, 5
+NUM_UPDATES, B, T = 15, 6, 5
 
 
 def batch_of(update, share=slice(None)):

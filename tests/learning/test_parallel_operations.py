@@ -15,7 +15,7 @@ from impala.launching import processes
 
 processes.set_tensorflow_threads(1, int(sys.argv[1]))
 assert tf.config.threading.get_inter_op_parallelism_threads() == int(sys.argv[1])
-chosen = config.load("configs/dqn_pong.yaml", {"agent.target_period": 2})
+chosen = config.load("configs/dqn_pong.yaml", {"agent.target_period": 2, "learner.batch_size": 4})
 spec = parts.make_environment(chosen, 1).spec
 network = agents.of(chosen).make_network(chosen, spec)
 learner = agents.of(chosen).make_learner(chosen, network)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from impala import agents, lockstep
 from impala import config as config_lib
-from impala import lockstep
 from impala.acting.remote import Refused
 from impala.learning.server import Push
 from impala.nodes import checking, exchanging, server_node, workers
@@ -21,6 +21,7 @@ from tests.programs.running import (
     evaluated_and_exported,
     mean_staleness,
     node,
+    refused,
     restarts,
     rows,
     run,
@@ -45,7 +46,7 @@ def played(configuration, num_updates):
     return training.weights().arrays, updates
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_a_gradient_is_as_many_updates_stale_as_there_are_other_workers(num_workers):
     _, updates = played(config(actor__num_actors=num_workers), 20)
     stale = [update.index - 1 - int(update.batch.weights_version.numpy().max()) for update in updates]
@@ -56,23 +57,16 @@ def test_two_workers_with_a_barrier_are_one_with_twice_the_environments():
     """The loss is a sum, so that the two gradients add up to that of all chunks."""
     two = config(actor__num_actors=2, server__barrier=True, learner__learning_rate_schedule="constant")
     training = lockstep.of(two)
-    ours = [update for _, update in zip(range(10), training.updates())]
-    # The same chunks in one batch, by a learner that has them all.
-    from impala import agents
-    from impala.replay import datasets  # noqa: F401
-
-    network = agents.of(two).make_network(two, training.spec)
-    learner = agents.of(two).make_learner(two, network)
-    training.close()
-    assert ours[-1].index == 10 and training.frames == ours[-1].frames
-    again = lockstep.of(two)
-    worker_batches = []
-    differentiate = {}
-    for worker in again._workers:
+    worker_batches, differentiate = [], {}
+    for worker in training._workers:
         differentiate[worker.index] = worker.differentiate
         worker.differentiate = lambda batch, worker=worker: (worker_batches.append(batch), differentiate[worker.index](batch))[1]
-    list(zip(range(10), again.updates()))
-    again.close()
+    ours = [update for _, update in zip(range(10), training.updates())]
+    training.close()
+    assert ours[-1].index == 10 and training.frames == ours[-1].frames
+    # The same chunks in one batch, by a learner that has them all.
+    network = agents.of(two).make_network(two, training.spec)
+    learner = agents.of(two).make_learner(two, network)
     for first, second in zip(worker_batches[::2], worker_batches[1::2]):
         both = type(first)(*(
             () if isinstance(a, tuple) else tf.concat([a, b], axis=0 if name in ALONG_FIRST else 1)
@@ -181,6 +175,13 @@ def test_its_staleness_is_that_of_two_workers(runs):
     assert {row["staleness_expected"] for row in rows(folder)} <= {"", "1"}
     busy = [float(row["server_busy_fraction"]) for row in rows(folder)]
     assert all(0.0 <= share <= 1.0 for share in busy) and max(busy) > 0.0
+
+
+@pytest.mark.soak
+def test_it_learns_catch_with_an_lstm(tmp_path):
+    """Its core's state goes on from unroll to unroll in each worker."""
+    result = run(*A3C, "--run", tmp_path / "run", "--network.core", "lstm", "--network.core-size", 32, "--target-return", 0.6)
+    assert result.returncode == 0 and float(rows(tmp_path / "run")[-1]["return_mean"]) >= 0.6, result.stderr
 
 
 @pytest.mark.soak
@@ -333,8 +334,7 @@ def test_what_a3c_cannot_do_is_refused(overrides, words):
     assert words in str(caught.value)
 
 
-def test_more_shards_than_tensors_are_refused_before_anything_starts(tmp_path):
-    result = run(*A3C, "--run", tmp_path / "run", "--server.num-shards", 9)
-    assert result.returncode == 2
-    assert result.stderr == "server.num_shards=9: more than the 8 tensors of the network; expected at most 8\n"
+def test_more_shards_than_tensors_are_refused_before_anything_starts(tmp_path, capsys):
+    (line,) = refused(capsys, *A3C, "--run", tmp_path / "run", "--server.num-shards", 9)
+    assert line == "server.num_shards=9: more than the 8 tensors of the network; expected at most 8"
     assert not (tmp_path / "run").exists()

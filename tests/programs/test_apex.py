@@ -64,6 +64,7 @@ def test_what_is_replayed_was_played_by_actors_and_none_of_it_by_who_evaluates(t
     assert played_by(tmp_path / "run", EVERYONE, *APEX) == EVERYONE
 
 
+@pytest.mark.soak
 def test_it_is_evaluated_and_exported(runs, tmp_path):
     evaluated_and_exported(runs[0], tmp_path / "model", {"q"})
 
@@ -117,11 +118,20 @@ def test_with_one_environment_and_uniform_priorities_it_is_dqn_with_n_steps_bit_
     assert count == num_updates and all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_priorities_make_a_difference_and_the_same_seed_the_same_weights():
-    count, one = final(make_lockstep())
-    _, same = final(make_lockstep())
+@pytest.fixture(scope="module")
+def in_lockstep():
+    """How much was inserted by each update, and the last weights."""
+    training = make_lockstep()
+    inserted = [training.replay.num_inserted for _ in training.updates()]
+    training.close()
+    return inserted, weights(training.network)
+
+
+def test_priorities_make_a_difference_and_the_same_seed_the_same_weights(in_lockstep):
+    inserted, one = in_lockstep
+    count, same = final(make_lockstep())
     _, uniform = final(make_lockstep(**{"replay.priority_exponent": 0.0}))
-    assert count > 50
+    assert count == len(inserted) > 50
     assert all(np.array_equal(a, b) for a, b in zip(one, same))
     assert not all(np.array_equal(a, b) for a, b in zip(one, uniform))
 
@@ -136,7 +146,8 @@ RETRACE = {"loss.correction": "retrace", "agent.policy_epsilon": 0.2, "loss.lamb
 
 
 @pytest.mark.parametrize("agent, keys", [
-    ("q_learning", {}), ("dpg", {}), ("q_learning", RETRACE), ("q_learning", RETRACE | {"agent.double": False}),
+    ("q_learning", {}), ("dpg", {}), ("q_learning", RETRACE),
+    pytest.param("q_learning", RETRACE | {"agent.double": False}, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_the_actors_first_priority_is_the_learners_with_the_same_weights(agent, keys):
     """And no target network of another age: before the first update there is only one network."""
@@ -192,9 +203,18 @@ def test_a_deterministic_policy_is_evaluated_and_exported(tmp_path, capsys):
     assert (tf.abs(answer["action"]) <= 1.0).numpy().all()
 
 
-def test_dpg_in_lockstep_is_the_same_for_the_same_seed():
-    (count, one), (_, same) = (final(lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG))) for _ in "ab")
-    assert count > 20 and all(np.array_equal(a, b) for a, b in zip(one, same))
+@pytest.fixture(scope="module")
+def dpg_in_lockstep():
+    training = lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG | SMALL))
+    inserted = [training.replay.num_inserted for _ in training.updates()]
+    training.close()
+    return inserted, weights(training.network)
+
+
+def test_dpg_in_lockstep_is_the_same_for_the_same_seed(dpg_in_lockstep):
+    inserted, one = dpg_in_lockstep
+    count, same = final(lockstep.of(config_lib.load("configs/apex_dpg_pendulum.yaml", DPG | SMALL)))
+    assert count == len(inserted) > 20 and all(np.array_equal(a, b) for a, b in zip(one, same))
 
 
 def test_dpg_wants_continuous_actions_and_numbers(tmp_path, capsys):
@@ -231,16 +251,12 @@ def test_what_is_not_set_is_as_published():
     assert (replay.priority_exponent, replay.importance_exponent) == (0.6, 0.4)
 
 
-@pytest.mark.parametrize("agent", ["q_learning", "dpg"])
-def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert(agent):
+def test_lockstep_begins_at_min_size_and_keeps_its_samples_per_insert(in_lockstep, dpg_in_lockstep):
     """Four environments insert four windows at a time; updates follow once a batch of 32 draws is due."""
-    dpg = config_lib.load("configs/apex_dpg_pendulum.yaml", DPG | SMALL)
-    training, count = make_lockstep() if agent == "q_learning" else lockstep.of(dpg), 0
-    for count, update in enumerate(training.updates(), 1):
-        inserted = training.replay.num_inserted
-        assert inserted >= 100 and update.index * 32 == pytest.approx((inserted - 100) * 4, abs=4 * 4 + 32)
-    training.close()
-    assert count > 30
+    for inserted, _ in (in_lockstep, dpg_in_lockstep):
+        for count, by_then in enumerate(inserted, 1):
+            assert by_then >= 100 and count * 32 == pytest.approx((by_then - 100) * 4, abs=4 * 4 + 32)
+        assert count > 30
 
 
 def test_the_documented_recipe_of_ape_x_dpg_is_the_paper_s(tmp_path):
@@ -303,7 +319,11 @@ def test_the_ends_and_the_middle_of_the_ladder_are_shown_where_they_differ():
         return columns()
 
     few = {"actor.num_actors": 3, "actor.num_environments": 1}
-    assert columns_of("apex_catch", **few) == pytest.approx({
+    shown = columns_of("apex_catch", **few)
+    assert shown.pop("exploration_epsilon_actors") == "0.4 0.0162 0.000655"
+    two_each = columns_of("apex_catch", **few | {"actor.num_environments": 2, "actor.num_actors": 2})
+    assert two_each["exploration_epsilon_actors"] == f"{(0.4 + 0.4 ** (10 / 3)) / 2:.3g} {(0.4 ** (17 / 3) + 0.4**8) / 2:.3g}"
+    assert shown == pytest.approx({
         "exploration_epsilon": (0.4 + 0.4**4.5 + 0.4**8) / 3, "exploration_epsilon_first": 0.4,
         "exploration_epsilon_middle": 0.4**4.5, "exploration_epsilon_last": 0.4**8,
     })  # fmt: skip

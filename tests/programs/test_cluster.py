@@ -191,6 +191,25 @@ def test_a_lost_host_of_the_learner_costs_what_its_checkpoint_lacks_where_the_fo
 
 
 @pytest.mark.soak
+def test_the_lost_host_of_a_second_learner_is_what_is_told_and_both_come_back(cluster, catch):
+    """The first learner ends, too, since it lost its peer, perhaps before Ray knows of the host."""
+    host = cluster.add_node(num_cpus=5)  # no other has room for a learner and its table
+    keys = ["--learner.num-learners", 2, "--checkpoint-period-seconds", 2]
+    process, folder = catch(*keys)
+    assert host_of(nodes()["learner/1"]) == host_of(nodes()["table/1"]) != host_of(nodes()["learner/0"])
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    cluster.remove_node(host, allow_graceful=False)
+    another = cluster.add_node(num_cpus=5)
+    wait_for(lambda: restarts(folder), BACK_SECONDS, "the loss is noticed")
+    learns_on(folder)
+    output = ends_in_order(process)
+    told = {row["node"] for row in restarts(folder)} & {"learner/0", "learner/1", "table/0", "table/1"}
+    assert told and told <= {"learner/1", "table/1"}, restarts(folder)
+    assert "all nodes start again, from the newest checkpoint" in output
+    cluster.remove_node(another)
+
+
+@pytest.mark.soak
 def test_dqn_whose_host_is_lost_goes_on_elsewhere_where_the_folder_is_on_all(cluster, tmp_path):
     """Acting, learning and replay stand together; the copy of the table is read there, too."""
     host = cluster.add_node(num_cpus=5)

@@ -9,7 +9,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from impala.learning import checkpoints
+from tests.faults import hostile_writer
 from tests.faults.disks import full_disk, read_only, small_disk
 from tests.programs.running import (
     CATCH,
@@ -145,9 +145,17 @@ def test_an_environment_that_hangs_in_the_learners_own_process_is_noticed_too(tm
 
 
 @pytest.mark.soak
-def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(faulty):
-    """As Ctrl-C does: from an actor, by its environment."""
-    process, folder = faulty("stop:3000", "--target-return", "null")
+@pytest.mark.parametrize("program", ["impala", "dqn"])
+def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(tmp_path, monkeypatch, program):
+    """As Ctrl-C does: by an actor's environment, and by the one that DQN's learner has in its own process."""
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "stop:3000")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "faulty.yaml").write_text(CONFIG)
+    command, folder = {
+        "impala": ["--config", tmp_path / "faulty.yaml"],
+        "dqn": ["dqn_catch", "--environment.name", "tests.faults.game:Faulty-v0", "--evaluator.num-episodes", 0],
+    }[program], tmp_path / "run"  # fmt: skip
+    process = start("train", *command, "--run", folder, "--target-return", "null")
     output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
     assert process.returncode == 0 and survivors(process) == [], errors
     assert checkpoints.read_state(folder / "checkpoints")["frames"] == int(rows(folder)[-1]["frames"]) > 0
@@ -172,6 +180,7 @@ def test_ten_updates_that_are_not_finite_end_the_run_and_nothing_is_started_agai
     result = run("train", config, "--run", tmp_path / "run", *environment, *keys)
     assert result.returncode == 1 and "10 " in result.stderr and "in a row" in result.stderr, result.stderr
     assert restarts(tmp_path / "run") == [] and "start again" not in result.stdout + result.stderr
+    assert (tmp_path / "run/not_finite/0/000002.npz").exists(), "its first batches are kept"
 
 
 @pytest.mark.soak
@@ -311,26 +320,18 @@ HOSTILE = dict(action="action", task="task", version="version", episode="episode
 @pytest.mark.parametrize("num_updates", [10, pytest.param(1_000, marks=pytest.mark.soak)])
 def test_hostile_chunks_are_dropped_and_counted_and_training_goes_on(tmp_path, num_updates):
     process = start(*CATCH, "--run", tmp_path / "run", *WATCHED, "--log-period-seconds", 0.5)
-    command = [sys.executable, "-m", "tests.faults.hostile_writer"]  # imports while the run starts
-    writer = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    started.append(writer)
     wait_until_it_trains(tmp_path / "run")
-
-    def write(*lines):
-        writer.stdin.writelines(f"{line}\n" for line in lines)
-        writer.stdin.flush()
 
     def are_counted(*reasons):
         counted = collections.Counter(reasons)
         return set(rows(tmp_path / "run")[-1]["unsound_reasons"].split()) == {f"{r}:{n}" for r, n in counted.items()}
 
-    write(table_address(process), *HOSTILE, "unknown")  # the last one is refused by Reverb
+    address = table_address(process)
+    assert hostile_writer.write(address, *HOSTILE, "unknown") == ["unknown"], "Reverb knows its tables"
     wait_for(lambda: are_counted(*HOSTILE.values()), START_SECONDS, "each of them is counted")
     for number, kind in enumerate(("unreadable", "short", "missing"), 1):  # takes those along that are fetched with it
-        write(kind)
+        assert hostile_writer.write(address, kind) == []
         wait_for(lambda: are_counted(*HOSTILE.values(), *number * ["unreadable"]), 60, "that too")  # noqa: B023
-    said = writer.communicate(timeout=60)[0]
-    assert writer.returncode == 0 and said.startswith("unknown ") and said.count("\n") == 1, said
     updates = int(rows(tmp_path / "run")[-1]["updates"])
     wait_until_it_trains(tmp_path / "run", updates + num_updates)
     press_ctrl_c(process)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from impala import cli, lockstep
 from impala import config as config_lib
-from impala import lockstep
 from impala.agents import q_learning, shared
 from impala.learning import server as servers
 from impala.monitoring.logs import read_csv
@@ -25,6 +25,7 @@ from tests.programs.running import (
     evaluated_and_exported,
     mean_staleness,
     node,
+    refused,
     restarts,
     rows,
     run,
@@ -253,11 +254,12 @@ def test_it_learns_catch_and_ends_by_itself(runs):
     assert int(last["target_copies"]) == int(last["updates"]) // 100 > 1
 
 
+@pytest.mark.soak
 def test_it_is_evaluated_and_exported(runs, tmp_path):
     evaluated_and_exported(runs[0], tmp_path / "model", {"q"})
 
 
-def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs, tmp_path):
+def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs, tmp_path, capsys):
     import fcntl
     import shutil
 
@@ -267,12 +269,12 @@ def test_a_run_that_has_ended_can_be_rolled_back_and_one_that_trains_cannot(runs
     assert len(numbers) > 1
     with (folder / "lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused = run("rollback", folder, "--updates", 1)
-        assert refused.returncode == 2 and "is training; expected a run that has ended" in refused.stderr
-    result = run("rollback", folder, "--updates", 1)
-    assert result.returncode == 0 and f"goes on from update {numbers[-2]:,}, not {numbers[-1]:,}" in result.stdout
-    again = run("rollback", folder, "--updates", 10**9)
-    assert again.returncode == 2 and again.stderr.count("\n") == 1 and "expected fewer than --updates" in again.stderr
+        (line,) = refused(capsys, "rollback", folder, "--updates", 1)
+        assert "is training; expected a run that has ended" in line
+    assert cli.main(["rollback", str(folder), "--updates", "1"]) == 0
+    assert f"goes on from update {numbers[-2]:,}, not {numbers[-1]:,}" in capsys.readouterr().out
+    (line,) = refused(capsys, "rollback", folder, "--updates", 10**9)
+    assert "expected fewer than --updates" in line
 
 
 @pytest.mark.soak

@@ -166,7 +166,7 @@ def test_a_copy_has_weights_slots_and_factors_of_the_other_bit_for_bit(tmp_path)
         np.testing.assert_array_equal(variable, array)
 
 
-@pytest.mark.parametrize("name", ["a3c_catch", "dppo_pendulum", "gorila_catch"])
+@pytest.mark.parametrize("name", [pytest.param("a3c_catch", marks=pytest.mark.soak), "dppo_pendulum", "gorila_catch"])
 def test_a_parameter_server_takes_over_all_shards_of_another(name, folder, two_shards):
     made = config_lib.load(f"configs/{name}.yaml", {"population.size": 2, "server.num_shards": 2})
     (fit, fits_other), (server, shard) = (two_shards(made.member(index), folder / f"member_{index}", index) for index in range(2))

@@ -18,7 +18,6 @@ from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
-    ENDLESS,
     IMPALA,
     ROOT,
     START_SECONDS,
@@ -204,14 +203,16 @@ def test_a_frozen_node_is_replaced(catch, name):
 
 
 @pytest.mark.soak
-def test_what_fails_again_and_again_ends_the_run_with_its_last_words(tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [1, 4])
+def test_what_fails_again_and_again_ends_the_run_with_its_last_words(tmp_path, monkeypatch, most):
     monkeypatch.setenv("IMPALA_TEST_FAULT", "raise:2000")
-    process = start("train", "--config", faulty(tmp_path), "--run", tmp_path / "run", "--restarts.max-in-a-row", 1)
+    process = start("train", "--config", faulty(tmp_path), "--run", tmp_path / "run", "--restarts.max-in-a-row", most)
     output, errors = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 1 and "the game is broken" in errors, errors
     assert "actor/0 ended with status 1: it starts again" in output
-    assert "actor/0 died 2 times in a row, the last time within 60 s of its start: the run ends" in output
-    assert len(restarts(tmp_path / "run")) == 1 and survivors(process) == []
+    assert f"actor/0 died {most + 1} times in a row, the last time within 60 s of its start: the run ends" in output
+    assert len(restarts(tmp_path / "run")) == most and survivors(process) == []
+    assert (tmp_path / "run/logs/actor-0.log").read_text().count("RuntimeError: the game is broken") == most + 1
 
 
 def test_what_fails_before_it_ever_ran_is_a_mistake_and_ends_the_run_at_once(tmp_path, monkeypatch):
@@ -334,7 +335,7 @@ def test_two_learners_return_together(catch, name, number):
     assert not victim.is_running()
     learns_on(folder)
     (row,) = restarts(folder)
-    assert noticed < (2 if number == signal.SIGKILL else 20) and time.monotonic() - began < 60, (noticed, row)
+    assert noticed < (2 if number == signal.SIGKILL else 15) and time.monotonic() - began < 60, (noticed, row)
     assert 0 <= int(row["lost_frames"]) < int(row["frames"])
     ends_in_order(process)
 
@@ -348,13 +349,17 @@ def faulty(tmp_path):
 
 
 @pytest.mark.soak
-def test_an_environment_whose_reward_is_not_a_number_ends_its_actor_and_nothing_of_it_is_learned(tmp_path, monkeypatch):
-    monkeypatch.setenv("IMPALA_TEST_FAULT", "nan:2000")
-    name = ["--environment.name", "tests.faults.game:Faulty-v0"]
-    process = start(*CATCH, "--run", tmp_path / "run", *name, *ENDLESS, "--restarts.max-in-a-row", 1)
-    errors = end_of(process)
-    assert process.returncode == 1 and "r_t holds a value that is not finite" in errors, errors
-    assert len(restarts(tmp_path / "run")) == 1
+@pytest.mark.parametrize("fault", ["nan:2000", "nans:2000"])
+def test_a_reward_that_is_not_a_number_ends_its_episode_ten_their_actor_and_nothing_of_it_is_learned(fault, tmp_path, monkeypatch):
+    monkeypatch.setenv("IMPALA_TEST_FAULT", fault)
+    name, budget = ["--environment.name", "tests.faults.game:Faulty-v0"], ["--total-frames", 20_000]
+    process = start(*CATCH, "--run", tmp_path / "run", *name, *budget, "--restarts.max-in-a-row", 1)
+    errors, is_one = end_of(process), fault.startswith("nan:")
+    assert process.returncode == (0 if is_one else 1), errors
+    log = "".join(path.read_text() for path in (tmp_path / "run" / "logs").rglob("actor*"))
+    assert ("its episode is dropped, and a new one begins" if is_one else "10 times within 20,000 steps") in log
+    assert is_one or "mend the environment" in errors, errors
+    assert len(restarts(tmp_path / "run")) == (0 if is_one else 1)
     kept = [row for row in rows(tmp_path / "run") if row["loss"]]
     assert kept and {(row["unsound_chunks"], row["skipped_updates"]) for row in kept} == {("0", "0")}
 
@@ -464,7 +469,7 @@ def kills_half_of_the_actors(process, folder, *, num_actors, seconds, times):
         memory.append(launcher.memory_info().rss)
         assert not [child for child in launcher.children() if child.status() == psutil.STATUS_ZOMBIE]
     print(f"{undisturbed:.0f} frames/s undisturbed, {np.mean(rates):.0f} disturbed; descriptors {opened}; bytes {memory}")
-    assert opened[-1] <= max(opened[:3]) + 2 and memory[-1] < 1.05 * memory[0]
+    assert opened[-1] <= max(opened[:3]) + 2 and memory[-1] < 1.02 * memory[0]
     assert node(process, "learner/0").pid == learner
     ends_in_order(process)
     assert {int(row["unsound_chunks"] or 0) for row in rows(folder)} == {0}

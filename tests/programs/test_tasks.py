@@ -77,10 +77,10 @@ def test_a_run_of_two_tasks(tmp_path):
     names = ["catch", running.PACED[1]]
     result = running.run(
         *running.CATCH, "--environment.name", f"[{', '.join(names)}]", "--run", tmp_path / "run", "--loss.popart", "true",
-        "--actor.num-lanes", 2, "--total-frames", 15_000, "--target-return", "null", "--log-period-seconds", 1,
+        "--actor.num-lanes", 2, "--total-frames", 8_000, "--target-return", "null", "--log-period-seconds", 1,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    check_shares(tmp_path / "run", names, 15_000, slack=16 * 20)  # a round of one task's chunks
+    check_shares(tmp_path / "run", names, 8_000, slack=16 * 20)  # a round of one task's chunks
 
 
 @pytest.mark.soak
