@@ -14,6 +14,7 @@ from impala.launching.restarts import Restarts, Verdict
 from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
+_CAUSE_SECONDS = 10.0  # by which a learner that lost its peer may end before Ray knows of the peer's host
 _LOG_BYTES, _LOG_LINES = 1_000_000, 200  # of a node's log that are looked at, and told
 
 
@@ -100,7 +101,7 @@ class Supervisor:
             elif silent is not None:
                 outcome = self._bury_silent(silent)
             elif self._nodes.ended():
-                time.sleep(_TICK_SECONDS)  # one failure may cause others: let their statuses arrive
+                self._let_causes_arrive()
                 outcome = self._bury_ended()
             else:
                 outcome = self._start_due()
@@ -151,6 +152,20 @@ class Supervisor:
         if self._interrupts.count > 1:
             return Outcome(EXIT_INTERRUPTED)
         return Outcome(EXIT_FAILED if self._verdict.is_final else EXIT_TRY_AGAIN)
+
+    def _let_causes_arrive(self) -> None:
+        """Waits for the statuses of others, since one failure may cause others.
+
+        On a cluster it waits longer where each learner that ended has lost a peer that has not ended yet.
+        """
+        deadline = time.monotonic() + _CAUSE_SECONDS * (not self._nodes.keeps_addresses)
+        while True:
+            time.sleep(_TICK_SECONDS)
+            group = [name for name in self._nodes.ended() if not self._nodes.roles.of(name).returns_alone]
+            followed = [name for name in group if self._nodes.node(name).facts.get("lost_peer")]
+            if not group or len(followed) < len(group) or self._interrupts.count or time.monotonic() > deadline:
+                return
+            self._on_tick()
 
     def _bury_ended(self) -> Outcome | None:
         ended, roles = self._nodes.ended(), self._nodes.roles

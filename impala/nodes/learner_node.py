@@ -222,6 +222,7 @@ class LearnerNode:
                     job.maybe_run()
             self._group.check_equal(self._variables())
         except PeerLost as error:  # the weights are those of the last whole update
+            self.stop.note(lost_peer=True)
             return processes.EXIT_TRY_AGAIN, str(error)
         except (LearnersDiffer, NonFiniteUpdates) as error:
             self.stop.note(ends_run=isinstance(error, NonFiniteUpdates))  # no restart helps

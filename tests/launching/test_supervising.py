@@ -45,6 +45,27 @@ def test_a_learner_that_says_its_status_is_done_unless_it_says_that_it_is_not(fa
     assert set(supervisor(**facts)._unasked({"learner/0": 1})) == {"learner/0"}
 
 
+@pytest.mark.parametrize("keeps_addresses, comes_later, seen", [
+    (False, True, {"learner/0": 75, "learner/1": 75}), (False, False, {"learner/0": 75}),
+    (True, True, {"learner/0": 75}),  # on one machine all statuses come at once
+])  # fmt: skip
+def test_on_a_cluster_the_end_of_a_learner_that_lost_its_peer_awaits_what_became_of_that(monkeypatch, keeps_addresses, comes_later, seen):
+    monkeypatch.setattr(supervising, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(supervising, "_CAUSE_SECONDS", 0.2)
+    ended, ticks = {"learner/0": 75}, []
+
+    def on_tick():
+        ticks.append(1)
+        if comes_later and len(ticks) == 3:
+            ended["learner/1"] = 75  # its host is lost
+
+    watching = supervisor(lost_peer=True)
+    watching._on_tick, watching._interrupts = on_tick, SimpleNamespace(count=0)
+    watching._nodes.ended, watching._nodes.keeps_addresses = lambda: dict(ended), keeps_addresses
+    watching._let_causes_arrive()
+    assert ended == seen and bool(ticks) is not keeps_addresses
+
+
 @pytest.mark.parametrize("died, left, keeps_addresses, kept", [
     ("learner/0", {"table/0", "table/1", "actor/0"}, True, ["table/0", "table/1"]),
     ("learner/0", {"table/0", "table/1"}, False, []),  # on a cluster they would not be found again
