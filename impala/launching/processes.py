@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from impala.launching import beats
@@ -138,6 +139,17 @@ def _step_back(niceness: int) -> None:
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, int(thread), min(19, level))
+
+
+def launch_context() -> Callable[[], None]:
+    """Returns a function for another thread of this node; after it Launchpad's own calls (`lp.stop()`) work there."""
+    from launchpad import context
+
+    try:
+        found = context.get_context()
+    except AssertionError:  # no node: a test, or lockstep
+        return lambda: None
+    return lambda: context.set_context(found)
 
 
 def end_on_sigterm() -> None:

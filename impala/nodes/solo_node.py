@@ -86,12 +86,15 @@ class SoloNode(WithLearner):
     def _keep_acting(self) -> None:
         """Starts the thread that acts, at the first call; raises the error that stopped it, if any."""
         from impala.acting.crews import Crew
+        from impala.launching import processes
 
         if self._crew is None:
+            self._take_context = processes.launch_context()  # an environment may call `lp.stop()`
             self._crew = Crew(self._act, 1, name="actor")
         self._crew.check()
 
     def _act(self) -> None:
+        self._take_context()
         with self.learning.stop.watched():  # an environment may hang
             for _ in range(_YIELDS):
                 if self._should_stop():

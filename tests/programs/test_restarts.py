@@ -356,7 +356,7 @@ def test_a_reward_that_is_not_a_number_ends_its_episode_ten_their_actor_and_noth
     process = start(*CATCH, "--run", tmp_path / "run", *name, *budget, "--restarts.max-in-a-row", 1)
     errors, is_one = end_of(process), fault.startswith("nan:")
     assert process.returncode == (0 if is_one else 1), errors
-    log = "".join(path.read_text() for path in (tmp_path / "run" / "logs").rglob("actor*"))
+    log = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("actor-*.log"))
     assert ("its episode is dropped, and a new one begins" if is_one else "10 times within 20,000 steps") in log
     assert is_one or "mend the environment" in errors, errors
     assert len(restarts(tmp_path / "run")) == (0 if is_one else 1)
