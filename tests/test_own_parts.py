@@ -291,7 +291,7 @@ def test_an_agent_a_torso_a_correction_and_an_environment_of_parts_train_in_proc
 
 
 @pytest.mark.parametrize("program", [
-    pytest.param(name, marks=pytest.mark.soak) if name in ("impala", "seed", "ga3c", "dqn") else name for name in AGENT_OF
+    pytest.param(name, marks=pytest.mark.soak) if name in ("impala", "seed", "ga3c", "a3c", "dqn", "apex") else name for name in AGENT_OF
 ])  # fmt: skip
 def test_they_train_in_every_program_by_an_agent_with_no_more_than_is_asked_for(folder, program, monkeypatch):
     name = AGENT_OF[program]

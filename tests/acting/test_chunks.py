@@ -266,9 +266,13 @@ class HalfShaded(scripted.Scripted):
 @pytest.mark.parametrize(
     "torso, core, kind",
     [
-        *((torso, "none", "discrete") for torso in ("mlp", "minatar", "shallow", "nature", "resnet")),
-        ("mlp", "lstm", "discrete"), ("shallow", "lstm", "discrete"),  # what a core gets does not depend on the torso's kind
-        *(("mlp", core, kind) for core in ("none", "lstm") for kind in ("multi_discrete", "continuous")),
+        *((torso, "none", "discrete") for torso in ("mlp", "minatar", "shallow", "resnet")),
+        ("shallow", "lstm", "discrete"),  # what a core gets does not depend on the torso's kind
+        ("mlp", "none", "continuous"), ("mlp", "lstm", "multi_discrete"),
+        *(pytest.param(*names, marks=pytest.mark.soak) for names in (
+            ("nature", "none", "discrete"), ("mlp", "lstm", "discrete"), ("mlp", "none", "multi_discrete"),
+            ("mlp", "lstm", "continuous"),
+        )),
     ],
 )  # fmt: skip
 def test_the_learner_computes_the_behaviour_logits_from_the_chunk(torso, core, kind):

@@ -285,7 +285,7 @@ def test_the_action_set(protocol, num_actions):
 @pytest.mark.parametrize(
     "protocol, num_environments, most_noops, sticky",
     [pytest.param("paper2018", 12, 30, False, marks=pytest.mark.soak), pytest.param("baselines", 12, 30, False, marks=pytest.mark.soak),
-     ("machado2018", 12, 30, True), ("cleanba", 4, 1, True), ("r2d2", 8, 30, False)],
+     ("machado2018", 12, 30, True), ("cleanba", 4, 1, True), pytest.param("r2d2", 8, 30, False, marks=pytest.mark.soak)],
 )
 def test_no_ops_and_sticky_actions(protocol, num_environments, most_noops, sticky):
     """Games that began alike and are played alike stay alike, unless actions stick at random."""

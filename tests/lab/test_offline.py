@@ -87,6 +87,7 @@ def test_exact_values_of_river_swim():
     np.testing.assert_allclose(right, 5 * np.tanh(reward[:, 1]) + 0.99 * transition[:, 1] @ right, rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_what_was_trained_with_a_target_network_is_studied_too():
     config = river(**{"loss.correction": "impact"})
     schemes = offline.make_schemes(config.loss, ["impact", "vtrace"])

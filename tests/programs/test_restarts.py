@@ -116,7 +116,7 @@ def kill_what_holds_the_state(process, folder, name):
 
 
 def test_a_killed_actor_acts_again_and_a_killed_learner_brings_all_back_from_the_newest_checkpoint(catch):
-    keys = {"num-actors": 2, "num-environments": 16, "num-relays": 1}
+    keys = {"num-actors": 2, "num-environments": 16}
     keys = [word for name, value in keys.items() for word in (f"--actor.{name}", value)]
     process, folder = catch(*keys, "--checkpoint-period-seconds", 2)
     kill_an_actor(process, folder)
