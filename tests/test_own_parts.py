@@ -468,12 +468,16 @@ def test_settings_that_a_program_reads_are_asked_for(folder, program, setting, v
     assert line == f"agent.{setting}={value}: 'my_parts:q_learning' is asked for it with program={program}; expected 1 or more"
 
 
-def test_how_much_an_agent_explores_is_shown_in_a_column_that_there_is(folder, monkeypatch):
-    own_column = vars(importlib.import_module("impala.agents.q_learning")) | {"EXPLORATION": "how_much"}
+@pytest.mark.parametrize("program, wrong, words", [
+    ("dqn", {"EXPLORATION": "how_much"}, "has EXPLORATION 'how_much'; expected a column of metrics.csv"),
+    ("apex", {"make_ladder": lambda config, count=None: np.ones(3)}, "has a make_ladder of 3 rungs; expected 16, one for each of all environments"),
+])  # fmt: skip
+def test_how_much_an_agent_explores_is_shown_in_a_column_that_there_is(folder, monkeypatch, program, wrong, words):
+    own_column = vars(importlib.import_module("impala.agents.q_learning")) | wrong
     monkeypatch.setattr("my_parts.chosen", types.SimpleNamespace(**own_column), raising=False)
     monkeypatch.setattr(own_parts, "subprocess", types.SimpleNamespace(run=tried_out_here))
-    with pytest.raises(ConfigError, match="'my_parts:chosen' has EXPLORATION 'how_much'; expected a column of metrics.csv"):
-        checking.check(of_program("dqn", "my_parts:chosen"))
+    with pytest.raises(ConfigError, match=f"'my_parts:chosen' {words}"):
+        checking.check(of_program(program, "my_parts:chosen"))
 
 
 def test_every_shipped_agent_has_what_its_programs_ask_for():

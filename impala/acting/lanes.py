@@ -162,7 +162,7 @@ class Lane:
             self._t += 1  # before `append`, which may block: the unroll it completes does not count as dropped
             self._writer.append(last, step)
             episodes = self._scores.add(step, int(np.max(last.version, initial=0)))
-            is_partial, self._is_partial = self._is_partial, self._is_partial & ~step.is_last
+            is_partial, self._is_partial = self._is_partial, self._is_partial & ~(step.is_last | step.is_first)
             episodes = [e for e in episodes if not is_partial[e.environment - self._lane.first_environment]]
         if self._t % self._unroll_length == 0:
             action = 0 if last is None else last.action  # a life begins like an episode: no action led to it

@@ -158,9 +158,9 @@ class TableWindows:
         self._writer.append(rows)
 
     def end_windows(self, is_window: np.ndarray, priority: np.ndarray) -> None:
-        is_sound = np.isfinite(priority) & (priority > 0)
-        if not is_sound[is_window].all():  # a negative one would end the table's thread for good
-            raise ValueError(f"priorities {priority.tolist()}; expected finite numbers above 0")
+        sent = priority[is_window]
+        if not (np.isfinite(sent) & (sent > 0)).all():  # a negative one would end the table's thread for good
+            raise ValueError(f"priorities {sent.tolist()}; expected finite numbers above 0")
         for history, is_wanted, of_window in zip(self._writer.history, is_window, priority.tolist()):
             if is_wanted:
                 trajectory = {

@@ -43,6 +43,8 @@ from typing import Any
 from impala import own
 from impala.config import Config
 
+_MOST_ACTORS = 100  # whose exploration is written into each row
+
 MEMBERS = (
     "check", "make_network", "make_behaviour", "make_chunk_spec", "make_learner", "make_schedules",
     "EXPLORES_BEYOND_ITS_POLICY",
@@ -94,7 +96,8 @@ def exploration_columns(config: Config) -> list:
     """Returns a list of one function, which returns metrics columns: how much environments explore.
 
     They are the mean of the environments' exploration constants and, if these differ, the first, middle and last rung,
-    and the mean of each actor's. Returns [] where environments have no exploration constants of their own.
+    and the mean of each actor's (of more than a hundred, of the first 99 and the last). Returns [] where environments
+    have no exploration constants of their own.
     """
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):
@@ -105,5 +108,6 @@ def exploration_columns(config: Config) -> list:
         places = {"first": 0, "middle": len(rungs) // 2, "last": -1}
         columns |= {f"{name}_{place}": float(rungs[index]) for place, index in places.items()}
         means = rungs.reshape(config.actor.num_actors, -1).mean(axis=1)
-        columns[f"{name}_actors"] = " ".join(f"{mean:.3g}" for mean in means)
+        shown = means if len(means) <= _MOST_ACTORS else [*means[: _MOST_ACTORS - 1], means[-1]]
+        columns[f"{name}_actors"] = " ".join(f"{mean:.3g}" for mean in shown)
     return [lambda: columns]

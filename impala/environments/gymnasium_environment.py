@@ -7,25 +7,26 @@ discrete actions is multi-discrete.
 
 import collections
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
-from absl import logging
 
 from impala.environments import trials
 from impala.environments.boundaries import Boundaries
 from impala.types import Actions, ArraySpec, Continuous, Discrete, EnvironmentSpec, MultiDiscrete, Step
 
-_MOST_UNSOUND, _WITHIN_STEPS = 10, 20_000
+_MOST_UNSOUND, _WITHIN_STEPS = 10, 20_000  # of all environments together
 
 
 class Gymnasium:
     """`num_environments` environments in this process, stepped one after another.
 
     Where a reward or an observation is not finite, that environment begins a new episode at once: no transition leads
-    there, and the old episode has no score. The tenth time within 20,000 steps is an error.
+    there, and the old episode has no score. The tenth time within 20,000 steps is an error; so is the tenth in a row
+    without an episode of that environment that came to its end.
     """
 
     def __init__(self, name: str, *, num_environments: int, with_picture: bool = False):
@@ -49,6 +50,7 @@ class Gymnasium:
         self.spec = EnvironmentSpec(name, seen, actions, parts=parts)
         self._boundaries = Boundaries(num_environments)
         self._num_steps, self._unsound_at = 0, collections.deque(maxlen=_MOST_UNSOUND)
+        self._num_in_a_row = np.zeros(num_environments, int)  # episodes given up since one came to its end
 
     def reset(self, seed: int) -> Step:
         observation, _ = self._environment.reset(seed=seed)
@@ -62,7 +64,9 @@ class Gymnasium:
         observation, reward = self._observe(observation), reward.astype(np.float32)
         self._num_steps += 1
         if np.isfinite(reward).all() and (observation.dtype == np.uint8 or np.isfinite(observation).all()):
-            return self._boundaries.step(observation, reward, terminated, truncated)
+            step = self._boundaries.step(observation, reward, terminated, truncated)
+            self._num_in_a_row[step.is_last] = 0
+            return step
         is_unsound = ~(np.isfinite(reward) & np.isfinite(observation).reshape(len(reward), -1).all(1))
         observation = self._begin_anew(is_unsound)
         goes_on = ~is_unsound
@@ -73,10 +77,14 @@ class Gymnasium:
     def _begin_anew(self, is_unsound: np.ndarray) -> np.ndarray:
         """Resets these environments; returns the observations of all."""
         numbers = np.flatnonzero(is_unsound).tolist()
-        what = f"{self.spec.name}: environment {', '.join(map(str, numbers))}: a reward or observation is not finite"
+        where = f"{self.spec.name}: environment {', '.join(map(str, numbers))}"
+        what = f"{where}: a reward or observation is not finite, as float32"
         self._unsound_at.extend(len(numbers) * [self._num_steps])
+        self._num_in_a_row[is_unsound] += 1
         if len(self._unsound_at) == _MOST_UNSOUND and self._num_steps - self._unsound_at[0] < _WITHIN_STEPS:
             raise RuntimeError(f"{what}, {_MOST_UNSOUND} times within {_WITHIN_STEPS:,} steps; mend the environment")
+        if self._num_in_a_row.max() >= _MOST_UNSOUND:
+            raise RuntimeError(f"{what}, in {_MOST_UNSOUND} episodes in a row; mend the environment")
         logging.warning("%s; its episode is dropped, and a new one begins", what)
         observation, _ = self._environment.reset(options=dict(reset_mask=is_unsound))
         return self._observe(observation)

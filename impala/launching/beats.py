@@ -129,7 +129,8 @@ class Pulse:
         )  # fmt: skip
         message = json.dumps(beat, ensure_ascii=False).encode(errors="replace")
         if len(message) > _MAX_BYTES:  # cut short it would be no sign of life at all
-            message = json.dumps(beat | dict(facts={})).encode()
+            short = {name: value for name, value in self._facts.items() if len(str(value)) < 1000}
+            message = json.dumps(beat | dict(facts=short)).encode(errors="replace")
         return message
 
     def beat(self, each_second=lambda: None) -> None:

@@ -37,7 +37,8 @@ class SharedSum:
       size: the number of processes.
       address: the same for all of these, and no others; see `shared_memory.new_address`.
       patience_seconds: how long to wait for a process that has not come.
-      frozen_seconds: how long to wait for one that came, and gives no sign of life any more.
+      frozen_seconds: how long to wait for one that came, and gives no sign of life any more: the run is to hear of it
+        within 15.
 
     Raises:
       OSError: the address is in use.

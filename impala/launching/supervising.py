@@ -156,14 +156,17 @@ class Supervisor:
     def _let_causes_arrive(self) -> None:
         """Waits for the statuses of others, since one failure may cause others.
 
-        On a cluster it waits longer where each learner that ended has lost a peer that has not ended yet.
+        On a cluster it waits longer where each learner that ended has lost a peer, and not all have ended.
         """
-        deadline = time.monotonic() + _CAUSE_SECONDS * (not self._nodes.keeps_addresses)
+        nodes, may_stand_elsewhere = self._nodes, self._nodes.can_start_again and not self._nodes.keeps_addresses
+        deadline = time.monotonic() + _CAUSE_SECONDS * may_stand_elsewhere
         while True:
             time.sleep(_TICK_SECONDS)
-            group = [name for name in self._nodes.ended() if not self._nodes.roles.of(name).returns_alone]
-            followed = [name for name in group if self._nodes.node(name).facts.get("lost_peer")]
-            if not group or len(followed) < len(group) or self._interrupts.count or time.monotonic() > deadline:
+            ended = nodes.ended()
+            facts = [nodes.node(name).facts for name in ended if not nodes.roles.of(name).returns_alone]
+            is_cause_there = any(not of.get("lost_peer") or of.get("lost_host") for of in facts)
+            have_all_ended = {*nodes.roles.heads(nodes.names())} <= {*ended}
+            if not facts or is_cause_there or have_all_ended or self._interrupts.count or time.monotonic() > deadline:
                 return
             self._on_tick()
 

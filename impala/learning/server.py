@@ -161,9 +161,9 @@ class ParameterServer:
                     verdict = self._wait(push, verdict)
             else:
                 self._note_judged(push)
-            # Those that are accepted are counted once, also if one came again while it waited; others as well.
-            is_first = is_new or verdict is Verdict.REPEATED
-            if verdict is not Verdict.ACCEPTED and is_first and not push.is_filler:
+            # One that is refused counts once, though it may come again; a repetition counts each time.
+            counts_now = is_new or verdict is Verdict.REPEATED
+            if verdict is not Verdict.ACCEPTED and counts_now and not push.is_filler:
                 self.counts[verdict] += 1
             return verdict
 

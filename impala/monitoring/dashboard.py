@@ -256,7 +256,7 @@ def _rungs(row: dict[str, Any]) -> list[tuple[str, str]]:
     if None in rungs:
         return [(symbol, mean)]
     of_ladder = f"{symbol} mean/first/middle/last", " / ".join([mean, *(_number(rung, 4) for rung in rungs)])
-    of_actors = row["exploration_epsilon_actors"].split()
+    of_actors = row.get("exploration_epsilon_actors", "").split()
     shown = of_actors if len(of_actors) <= _MOST_ACTORS else [*of_actors[: _MOST_ACTORS - 1], "…", of_actors[-1]]
     return [of_ladder] + [(f"{symbol} of each actor", " ".join(shown))] * (len(of_actors) > 1)
 

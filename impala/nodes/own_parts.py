@@ -202,6 +202,9 @@ def _agent(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
         agent.make_behaviour(config, spec, explore=lambda: amount)
     if "make_ladder" in asked:
         agents.behaviour_of_lane(config, spec, 0, 1)
+        num_rungs, expected = len(agent.make_ladder(config)), config.actor.num_actors * config.actor.num_environments
+        if num_rungs != expected:
+            return f"has a make_ladder of {num_rungs} rungs; expected {expected}, one for each of all environments"
         agent.make_prioritise(config, network)
     if "EXPLORATION" in asked and agent.EXPLORATION not in metrics.COLUMNS:
         return f"has EXPLORATION {agent.EXPLORATION!r}; expected a column of metrics.csv, such as exploration_epsilon"

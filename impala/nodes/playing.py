@@ -60,7 +60,7 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
             policy.observe(step)
             environment.send(policy.decide().action)
             step = environment.receive()
-            score += float(step.reward[0])
+            score = 0.0 if step.is_first[0] else score + float(step.reward[0])
             yield _picture(environment, name), score
             if step.is_last[0]:
                 break

@@ -86,7 +86,6 @@ class SoloNode(WithLearner):
     def _keep_acting(self) -> None:
         """Starts the thread that acts, at the first call; raises the error that stopped it, if any."""
         from impala.acting.crews import Crew
-        from impala.launching import processes
 
         if self._crew is None:
             self._take_context = processes.launch_context()  # an environment may call `lp.stop()`

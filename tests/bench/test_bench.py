@@ -57,7 +57,9 @@ def test_a_part_alone(alone, name):
     assert alone(PARTS[name], CATCH, 0.1) > 10
 
 
-@pytest.mark.parametrize("name", ["insert", "sample"])
+@pytest.mark.parametrize("name", [
+    "insert", "sample", *(pytest.param(name, marks=pytest.mark.soak) for name in ("env", "inference", "learner")),
+])  # fmt: skip
 def test_a_part_of_a_program_that_replays_alone(alone, name):
     assert alone(bench.parts_of(DQN)[name], DQN, 0.1) > 10
 

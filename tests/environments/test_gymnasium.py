@@ -150,11 +150,45 @@ def test_an_episode_that_ends_with_what_is_not_finite_is_given_up_like_another(u
     assert steps[-1].observation.tolist() == [[1, 1]] and not any(step.is_last.any() for step in steps)
 
 
+@pytest.mark.parametrize("scripted_ends, count", [(False, 10), (True, 25)])
+def test_now_and_then_is_an_error_if_no_episode_comes_to_its_end(unsound, monkeypatch, scripted_ends, count):
+    """Every third step of an environment, of which an episode may take three."""
+    monkeypatch.setattr(gymnasium_environment, "_WITHIN_STEPS", 25)  # ten take 27
+    unsound(rewards=range(3, 1000, 5 if scripted_ends else 3))
+    environment = environments.make("ImpalaTests/Unsound-v0", num_environments=1)
+    if scripted_ends:  # after one step, so that those between two faults do
+        monkeypatch.setattr(Scripted, "step", lambda self, action: (self._observe(), 1.0, True, False, {}))
+    environment.reset(0)
+
+    def play(num_steps):
+        for _ in range(num_steps):
+            environment.send(np.zeros(1, np.int32))
+            environment.receive()
+
+    if scripted_ends:
+        return play(200)
+    play(3 * count - 1)
+    with pytest.raises(RuntimeError, match="in 10 episodes in a row; mend the environment"):
+        play(1)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_a_reward_that_float32_does_not_hold_gives_an_episode_of_pictures_up(unsound):
+    environment = environments.make("ImpalaTests/Unsound-v0", num_environments=2)
+    environment.reset(0)
+    environment._observe = lambda observation: np.zeros((2, 3, 3), np.uint8)
+    pictures, rewards = {"time": np.zeros((2, 2))}, np.array([1e39, 1.0])
+    environment._result = pictures, rewards, np.zeros(2, bool), np.zeros(2, bool), {}
+    step = environment.receive()
+    assert step.is_first.tolist() == [True, False] and step.reward.tolist() == [0.0, 1.0]
+    assert step.observation.dtype == np.uint8
+
+
 def test_the_tenth_episode_that_is_given_up_is_an_error(unsound):
     unsound(rewards=range(1, 100))
     environment = environments.make("ImpalaTests/Unsound-v0", num_environments=3)
     environment.reset(0)
-    with pytest.raises(RuntimeError, match="Unsound-v0: environment 0, 1, 2: a reward or observation is not finite, 10 times"):
+    with pytest.raises(RuntimeError, match="Unsound-v0: environment 0, 1, 2: a reward or observation is not finite, as float32, 10 times"):
         for count in range(10):
             environment.send(np.zeros(3, np.int32))
             environment.receive()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala.launching import beats, interrupts, restarts, supervising
-from impala.launching.roles import Role, Roles
+from impala.launching.roles import ACTOR, LEARNER, TABLE, Role, Roles
 
 ROLES = Roles([
     Role("actor", turn=0, tells=False, returns_alone=True), Role("learner", turn=1, tells=True, is_head=True),
@@ -45,25 +45,38 @@ def test_a_learner_that_says_its_status_is_done_unless_it_says_that_it_is_not(fa
     assert set(supervisor(**facts)._unasked({"learner/0": 1})) == {"learner/0"}
 
 
-@pytest.mark.parametrize("keeps_addresses, comes_later, seen", [
-    (False, True, {"learner/0": 75, "learner/1": 75}), (False, False, {"learner/0": 75}),
-    (True, True, {"learner/0": 75}),  # on one machine all statuses come at once
+LOST = {"lost_peer": True}
+
+
+@pytest.mark.parametrize("facts, comes_later, keeps_addresses, interrupts, waits", [
+    ({"learner/0": LOST}, {}, False, 0, "long"),
+    ({"learner/0": LOST}, {"learner/1": {"lost_host": True}}, False, 0, 3),  # what its peer was lost by
+    ({"learner/0": LOST}, {"learner/1": LOST}, False, 0, 3),  # all have ended: nothing is left to come
+    ({"learner/0": LOST | {"lost_host": True}}, {}, False, 0, 0), ({"learner/0": {}}, {}, False, 0, 0),
+    ({"learner/0": LOST, "table/1": {}}, {}, False, 0, 0), ({"actor/0": {}}, {}, False, 0, 0),
+    ({"learner/0": LOST}, {}, False, 1, 0), ({"learner/0": LOST}, {}, True, 0, 0),  # on one machine all come at once
 ])  # fmt: skip
-def test_on_a_cluster_the_end_of_a_learner_that_lost_its_peer_awaits_what_became_of_that(monkeypatch, keeps_addresses, comes_later, seen):
+def test_on_a_cluster_a_learner_that_lost_its_peer_awaits_what_became_of_it(
+    monkeypatch, facts, comes_later, keeps_addresses, interrupts, waits
+):
     monkeypatch.setattr(supervising, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(supervising, "_CAUSE_SECONDS", 0.2)
-    ended, ticks = {"learner/0": 75}, []
+    monkeypatch.setattr(supervising, "_CAUSE_SECONDS", 0.5)
+    known, ticks = dict(facts), []
 
     def on_tick():
         ticks.append(1)
-        if comes_later and len(ticks) == 3:
-            ended["learner/1"] = 75  # its host is lost
+        if len(ticks) == 3:
+            known.update(comes_later)
 
-    watching = supervisor(lost_peer=True)
-    watching._on_tick, watching._interrupts = on_tick, SimpleNamespace(count=0)
-    watching._nodes.ended, watching._nodes.keeps_addresses = lambda: dict(ended), keeps_addresses
+    watching = supervisor()
+    watching._on_tick, watching._interrupts = on_tick, SimpleNamespace(count=interrupts)
+    watching._nodes = SimpleNamespace(
+        can_start_again=True, keeps_addresses=keeps_addresses, roles=Roles([ACTOR, LEARNER, TABLE]), ended=lambda: dict.fromkeys(known, 75),
+        names=lambda: ["learner/0", "learner/1", "table/0", "table/1", "actor/0"],
+        node=lambda name: beats.Node(0.0, False, "running", 1.0, known[name]),
+    )
     watching._let_causes_arrive()
-    assert ended == seen and bool(ticks) is not keeps_addresses
+    assert len(ticks) > 10 if waits == "long" else len(ticks) == waits
 
 
 @pytest.mark.parametrize("died, left, keeps_addresses, kept", [

@@ -89,6 +89,7 @@ def agreeing(versions, answers=(), *, stops=False):
 
     def request(number, head, *arrays):
         sent.append(int(head[0]))
+        assert head[2] == exchanging.FILLER, "it says itself that it is none"
         verdict = [np.array([server.Verdict.ENDED, 1, 0]), *arrays]
         return SimpleNamespace(wait=lambda seconds: True, result=lambda: verdict)
 

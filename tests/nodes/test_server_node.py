@@ -59,12 +59,12 @@ class Shard:
     def gradients(self, scale):
         return [np.full(shape, scale, np.float32) for shape in self._shard.shapes]
 
-    def push(self, worker, life, version, scale):
+    def push(self, worker, life, version, scale, flags=exchanging.FINITE):
         """Pushes through shared memory from this process; returns verdict and version."""
         arguments, results = self._shard.fields()
         caller = Caller(self.node.address(), (worker, life), arguments=arguments, results=results)
         arrays = [np.full(shape, scale, dtype) for shape, dtype in arguments]
-        arrays[0][:] = version, 20, 1
+        arrays[0][:] = version, 20, flags
         pending = caller(1, *arrays)
         assert pending.wait(20.0), "no answer"
         verdict, now, _ = pending.result()[0].tolist()
@@ -92,6 +92,13 @@ def until(condition, what):
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def test_of_what_is_refused_a_filler_alone_is_not_counted(shard):
+    ours = shard(server__max_staleness=0)
+    for life, flags in enumerate((exchanging.FILLER, 0, exchanging.FINITE | exchanging.OUTLIER)):
+        assert ours.push(0, life, 0, 0.25, flags)[0] is (Verdict.OUTLIER if flags & exchanging.OUTLIER else Verdict.NONFINITE)
+    assert ours.counts() == {"NONFINITE": 1, "OUTLIER": 1}
 
 
 def test_where_stale_gradients_are_refused_no_staleness_is_expected_of_the_others(shard):
