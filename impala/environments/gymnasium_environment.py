@@ -25,8 +25,8 @@ class Gymnasium:
     """`num_environments` environments in this process, stepped one after another.
 
     Where a reward or an observation is not finite, that environment begins a new episode at once: no transition leads
-    there, and the old episode has no score. The tenth time within 20,000 steps is an error; so is the tenth in a row
-    without an episode of that environment that came to its end.
+    there, and the old episode has no score. The tenth time within 20,000 steps is an error. So is the tenth time of one
+    environment if none of its episodes has come to its end meanwhile.
     """
 
     def __init__(self, name: str, *, num_environments: int, with_picture: bool = False):

@@ -14,7 +14,7 @@ from impala.launching.restarts import Restarts, Verdict
 from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
-_CAUSE_SECONDS = 20.0  # by which a learner that lost its peer may end before Ray knows of the host: 10 were measured
+_CAUSE_SECONDS = 20.0  # until Ray knows of a lost host, whose loss its peer noticed at once; 10 were measured
 _LOG_BYTES, _LOG_LINES = 1_000_000, 200  # of a node's log that are looked at, and told
 
 

@@ -46,7 +46,7 @@ def placement(config: Config) -> ray_cluster.Placement:
 
 
 def placement_again(config: Config) -> ray_cluster.Placement:
-    """Returns the placement of a later launch of the same command, which begins once one actor stands, and evaluators.
+    """Returns the placement of a later launch of a command, which begins once one actor and the evaluators stand.
 
     Hosts that were lost meanwhile need not be back for the run to go on, those that joined may be unfit, and the
     checkout may have been edited.
