@@ -100,6 +100,7 @@ class Config(Model):
     target_return: Finite | None = None  # ends the run when the last 100 episodes' mean reaches it
     checkpoint_period_seconds: Seconds = 60.0  # the most that a death of the learner costs
     num_checkpoints: Size = 3  # kept
+    unsaved_seconds: Patience = 10_800.0  # a run whose checkpoints fail for so long ends
     log_period_seconds: Seconds = 5.0  # between rows of metrics.csv
     liveness_seconds: Patience = 300.0  # a node that is silent for so long is started again
     memory_growth: Positive = 1.0  # of a node, as a share of its memory at the start; more causes a notice
@@ -560,7 +561,7 @@ class Config(Model):
 
 
 MAY_CHANGE_ON_RESUME = frozenset({
-    "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "log_period_seconds",
+    "total_frames", "target_return", "checkpoint_period_seconds", "num_checkpoints", "unsaved_seconds", "log_period_seconds",
     "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes", "evaluator.period_seconds",
     "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule", "learner.learning_rate_frames",
     "learner.num_tensorflow_threads", "learner.num_parallel_operations", "actor.num_tensorflow_threads",

@@ -137,7 +137,7 @@ def _probe(address: str, shown: str) -> None:
     host, _, port = address.rpartition(":")
     code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
     try:
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()  # [::1]:6379
         subprocess.run(
             [sys.executable, "-c", code, address], timeout=_PROBE_SECONDS, check=False, capture_output=True,
             preexec_fn=end_with_parent,

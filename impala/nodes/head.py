@@ -45,7 +45,9 @@ class Head:
         self._reports, self._reporting = {}, threading.Lock()  # the newest number of each actor
         self.state = self._restore()
         self._num_restored = int(self.state.get("updates", 0))
-        self._saver = Saver(self._checkpoints, self.state, self._checkpoint_bytes(), stop)
+        self._saver = Saver(
+            self._checkpoints, self.state, self._checkpoint_bytes(), stop, patience=self._config.unsaved_seconds
+        )
         if not self._saver.is_there_room():
             processes.refuse(
                 f"--run {run.folder}: {self._saver.free_mb:.1f} MB are free there, and one checkpoint takes "
@@ -186,8 +188,8 @@ class Head:
             self.note_progress()
             if self.monitor.has_progressed:
                 log()
-            if self.save():
-                error = f"the last checkpoint could not be written: {self._saver.error}"
+            self.save()
+            if error := self._saver.last_words():
                 status, words = EXIT_TRY_AGAIN, f"{words}; {error}" if words else error
         elif status == 0 and self._stop.is_set():
             status = EXIT_INTERRUPTED

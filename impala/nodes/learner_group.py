@@ -57,7 +57,7 @@ def join(config: Config, index: int, peers, stop):
     # TensorFlow takes over SIGTERM; a signal that comes meanwhile stays pending until the handler is ours again.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     with processes.time_limit(_JOIN_SECONDS, f"TensorFlow did not connect to {', '.join(peers)}; start again"):
-        with _ending_with_peers():
+        with _ending_with_peers(stop):
             group = make_group(config, index, peers)
     processes.end_on_sigterm()
     return group
@@ -82,8 +82,8 @@ def make_group(config: Config, index: int, addresses: Sequence[str]):
 
 
 @contextlib.contextmanager
-def _ending_with_peers():
-    """Ends the process with "try again" if a learner is lost before the first update."""
+def _ending_with_peers(stop):
+    """Ends the process with "try again" if a learner is lost before the first update; the launcher is told why."""
     import tensorflow as tf
 
     from impala.launching import processes
@@ -92,12 +92,13 @@ def _ending_with_peers():
     try:
         yield
     except (PeerLost, tf.errors.OpError, OSError) as error:
+        stop.note(lost_peer=True)
         processes.finish(processes.EXIT_TRY_AGAIN, str(error))
 
 
-def share(group, variables: Sequence, state: dict) -> tuple[int, int]:
+def share(group, variables: Sequence, state: dict, stop) -> tuple[int, int]:
     """Gives all learners what the first one restored; returns the updates and frames that go with it."""
-    with _ending_with_peers():
+    with _ending_with_peers(stop):
         updates, frames = group.broadcast(variables, [float(state.get(name, 0)) for name in ("updates", "frames")])
         group.check_equal(variables)
     return int(updates), int(frames)

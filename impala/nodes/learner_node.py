@@ -56,7 +56,7 @@ class LearnerNode:
             else Head(config, spec, run, self.stop, trackables=trackables, num_updates=self._num_updates)
         )  # fmt: skip
         self.learner.num_updates, self.head.monitor.frames = learner_group.share(
-            self._group, self._variables(), self.head.state
+            self._group, self._variables(), self.head.state, self.stop
         )
         self._schedules, self._has_copied = agents.of(config).make_schedules(config), False
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)

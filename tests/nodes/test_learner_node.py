@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from impala import config as config_lib
 from impala.agents import actor_critic
-from impala.learning import checkpoints
-from impala.nodes import checking, feeding
+from impala.launching import beats, processes
+from impala.learning import checkpoints, groups
+from impala.nodes import checking, feeding, learner_group
 from impala.nodes.learner_node import LearnerNode
 from impala.nodes.run import Run
 from impala.nodes.trainer_node import Trainers
@@ -120,3 +121,21 @@ def test_a_batch_that_waits_for_the_peers_while_the_own_queue_is_full_is_dropped
     are_all_ready[0] = False
     node._held = object()
     assert is_kept(14, 1.0) and is_kept(23, 1.0) and not is_kept(25, 1.0), "the next wait is counted from its own begin"
+
+
+def test_a_peer_that_is_lost_before_the_first_update_is_told_to_the_launcher(monkeypatch):
+    """The launcher then waits for the cause, such as a lost host."""
+
+    def total(arrays):
+        raise ConnectionError("learner 1 has ended")
+
+    def finish(*ending):
+        raise SystemExit(ending)
+
+    monkeypatch.delenv(beats.ADDRESS_VARIABLE, raising=False)
+    monkeypatch.setattr(processes, "finish", finish)
+    pulse, group = beats.Pulse("learner/0", threading.Event()), groups.Group(0, 2, groups.MemoryAllReduce(total), is_mean=True)
+    with pytest.raises(SystemExit) as end:
+        learner_group.share(group, [tf.Variable([1.0])], {}, pulse)
+    assert end.value.code[0] == processes.EXIT_TRY_AGAIN and "another learner ended" in end.value.code[1]
+    assert pulse.facts["lost_peer"]

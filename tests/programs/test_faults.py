@@ -376,6 +376,20 @@ def test_a_full_disk_is_said_within_seconds_and_costs_what_it_says(gets_room):
         assert checkpoints.read_state(folder / "checkpoints")["frames"] >= kept["frames"] + 5_000
 
 
+@pytest.mark.soak
+def test_a_run_ends_once_checkpoints_have_failed_for_too_long_and_is_not_begun_again():
+    with small_disk(4_000) as disk:
+        folder = disk / "run"
+        limits = ("--checkpoint-period-seconds", 2, "--unsaved-seconds", 10)
+        process = start(*CATCH, "--run", folder, *WATCHED, *limits)
+        wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+        with full_disk(disk):
+            errors = process.communicate(timeout=60)[1]
+        assert process.returncode == 75
+        assert "no checkpoint could be written for 10 s, unsaved_seconds; the last checkpoint could not be" in errors
+        assert restarts(folder) == [] and survivors(process) == []
+
+
 def test_a_disk_without_room_for_one_checkpoint_is_refused(tmp_path):
     with small_disk(1_000) as disk:
         (disk / "filler").write_bytes(bytes(700_000))
