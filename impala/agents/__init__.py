@@ -79,16 +79,20 @@ def settings(config: Config) -> tuple[str, ...]:
 def behaviour_of_lane(config: Config, spec, first: int, num_environments: int, count: int | None = None):
     """Returns the `acting.behaviours.Behaviour` of environments that step together, numbered over all actors.
 
-    Where each explores with its own constant, these take theirs from the agent's `make_ladder`.
+    Where each explores with its own constant, these take theirs from the agent's `make_ladder`. The environments of
+    each task have a ladder of their own, since lanes play the tasks in turn (`Config.task_of`).
 
     Args:
       first: number of the first of these environments.
       count: of all environments; by default those of all actors.
     """
-    agent = of(config)
+    agent, num_tasks = of(config), len(config.environment.tasks)
     if not hasattr(agent, "make_ladder"):
         return agent.make_behaviour(config, spec)
-    rungs = agent.make_ladder(config, count)[first : first + num_environments]
+    count = count or config.actor.num_actors * config.actor.num_environments
+    lane, rest = divmod(first, num_environments)
+    rank = lane // num_tasks * num_environments + rest  # among the environments of this task
+    rungs = agent.make_ladder(config, count // num_tasks)[rank : rank + num_environments]
     return agent.make_behaviour(config, spec, explore=lambda: rungs)
 
 
@@ -102,12 +106,15 @@ def exploration_columns(config: Config) -> list:
     agent = of(config)
     if not hasattr(agent, "make_ladder") or not config.has_use_for("agent.epsilon_base"):
         return []
-    rungs, name = agent.make_ladder(config), agent.EXPLORATION
+    num_actors, num_lane = config.actor.num_actors, config.actor.num_lane_environments
+    num_tasks, name = len(config.environment.tasks), agent.EXPLORATION
+    rungs = agent.make_ladder(config, num_actors * config.actor.num_environments // num_tasks)
     columns = {name: float(rungs.mean())}
     if rungs[0] != rungs[-1]:
         places = {"first": 0, "middle": len(rungs) // 2, "last": -1}
         columns |= {f"{name}_{place}": float(rungs[index]) for place, index in places.items()}
-        means = rungs.reshape(config.actor.num_actors, -1).mean(axis=1)
+        of_lanes = rungs.reshape(-1, num_lane).repeat(num_tasks, axis=0)  # as `behaviour_of_lane` shares them out
+        means = of_lanes.reshape(num_actors, -1).mean(axis=1)
         shown = means if len(means) <= _MOST_ACTORS else [*means[: _MOST_ACTORS - 1], means[-1]]
         columns[f"{name}_actors"] = " ".join(f"{mean:.3g}" for mean in shown)
     return [lambda: columns]

@@ -5,6 +5,7 @@ import pytest
 
 from impala import agents, lockstep
 from impala import config as config_lib
+from impala.agents import q_unrolls
 from impala.config.sections import CORRECTIONS_OF
 from tests.programs.running import refused, rows, run
 
@@ -88,6 +89,24 @@ def test_every_environment_has_its_rung_and_keeps_the_policy_it_played():
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, rtol=1e-4)
     best = probabilities.max(axis=-1)
     np.testing.assert_allclose(best, np.broadcast_to(1 - ladder + ladder / 3, best.shape), rtol=1e-4)
+
+
+def test_each_task_is_explored_by_a_whole_ladder(monkeypatch):
+    """Lanes play the tasks in turn; in lockstep each task has one lane. Else the first task would explore for all."""
+    tasks = {"environment.name": ["catch", "memory_chain"], "target_return": None}
+    few = {"actor.num_actors": 2, "actor.num_lanes": 2, "actor.num_environments": 4}
+    config = config_lib.load(CATCH, tasks | few)
+    monkeypatch.setattr(q_unrolls, "make_behaviour", lambda config, spec, explore: explore())
+    found = {0: [], 1: []}
+    for lane in range(4):
+        found[config.task_of(lane // 2, lane % 2)] += agents.behaviour_of_lane(config, None, 2 * lane, 2).tolist()
+    whole = 0.4 ** (1 + 7 * np.arange(4) / 3)
+    assert found[0] == found[1] == pytest.approx(whole)
+    for task in range(2):
+        np.testing.assert_allclose(agents.behaviour_of_lane(config, None, 4 * task, 4, 8), whole)
+    (columns,) = agents.exploration_columns(config)
+    assert columns()["exploration_epsilon"] == pytest.approx(whole.mean())
+    assert columns()["exploration_epsilon_actors"] == f"{whole[:2].mean():.3g} {whole[2:].mean():.3g}"
 
 
 @pytest.mark.parametrize("arguments, expected", [
