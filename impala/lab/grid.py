@@ -81,9 +81,15 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(
                     f"variants: {name!r}; expected a name of its own that `schemes` lists, and its `correction`"
                 )
+            if "entropy_cost" in loss:
+                raise ValueError(f"variants: {name!r}: entropy_cost is what entropy_costs sets; expected it there")
         if "policy_epsilon" in self.q_agent:
             raise ValueError("q_agent: policy_epsilon is what policy_epsilons sets; expected it there")
-        if q_based := [scheme for scheme in self.schemes if self.is_q_based(scheme)]:
+        q_based = [scheme for scheme in self.schemes if self.is_q_based(scheme)]
+        for key in ("policy_epsilons", "q_agent"):
+            if key in self.model_fields_set and not q_based:
+                raise ValueError(f"{key}={getattr(self, key)}: no scheme corrects action values; expected one")
+        if q_based:
             if not self.num_evaluations:
                 raise ValueError(
                     f"num_evaluations=0: training episodes of {q_based[0]!r} explore and say less than those of a "
@@ -345,9 +351,9 @@ class Grid:
         }  # fmt: skip
         if not self.config.is_q_based(cell.scheme):
             return config_lib.build(data, overrides | {"loss.entropy_cost": cell.entropy})
-        shared = ("discount", "reward_clipping", "reduction")  # with the actor-critic's loss
+        shared = ("discount", "reward_clipping", "reduction", "lambda")  # with the actor-critic's loss
         data["loss"] = {key: data["loss"][key] for key in shared}
-        data.pop("population")
+        data.pop("population", None)  # of other agents than an actor-critic
         data["agent"] = {"name": "q_unrolls", **self.config.q_agent, "policy_epsilon": cell.entropy}
         return config_lib.build(data, overrides)
 
@@ -369,7 +375,8 @@ class Grid:
     def own_hashes(self) -> dict[str, str]:
         """Returns the hash of every part of one's own in the grid, by its word."""
         words = {word for base in self._bases.values() for _, word in base.own_words}
-        return {word: _hash_of(word) for word in sorted(words | set(filter(own.is_own, self.config.schemes)))}
+        corrections = [*self.config.schemes, *(loss["correction"] for loss in self.config.variants.values())]
+        return {word: _hash_of(word) for word in sorted(words | set(filter(own.is_own, corrections)))}
 
     def score(self, cell: Cell, row: Mapping[str, str]) -> float:
         """Returns what a row counts as: its return; the task's 0 if no episode ended; at most that if it diverged."""

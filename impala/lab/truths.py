@@ -30,9 +30,11 @@ def exact_values(policy: np.ndarray, transition: np.ndarray, reward: np.ndarray,
 def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed: int) -> float:
     """Returns the mean discounted return of whole episodes; a truncated one bootstraps from V of its last state.
 
-    Each environment plays the same number of episodes, so that short ones are not favoured.
+    Each environment plays the same number of episodes, so that short ones are not favoured; together they play
+    `num_episodes` or, where these cannot be shared out equally, a few more.
     """
     num_environments = min(num_episodes, 64)
+    num_each = -(-num_episodes // num_environments)
     environment = parts.make_environment(config, num_environments)
     policy = policies.make(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
@@ -43,7 +45,7 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     step = environment.reset(seed)
     policy.observe(step)
     returns, weight = np.zeros(num_environments), np.ones(num_environments)
-    while min(map(len, played)) < num_episodes // num_environments:
+    while min(map(len, played)) < num_each:
         decision = policy.decide()
         _, value = decision.kept
         for i in np.flatnonzero(step.is_last):
@@ -55,4 +57,4 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
         returns = np.where(step.is_first, 0.0, returns + weight * reward)
         weight = np.where(step.is_first, 1.0, weight * discount * step.discount)
     environment.close()
-    return float(np.mean([x for xs in played for x in xs[: num_episodes // num_environments]]))
+    return float(np.mean([x for xs in played for x in xs[:num_each]]))

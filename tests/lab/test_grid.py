@@ -170,6 +170,26 @@ def test_a_q_based_scheme_is_another_agent_s_on_the_same_chunks(make):
     assert make(**Q_BASED | {"num_evaluations": 33}).digest(other) != grid.digest(other)
 
 
+def test_what_a_task_says_reaches_both_agents_whichever_it_names(make, tmp_path):
+    make()
+    named = {"q_unrolls": "agent: {name: q_unrolls, target_period: 7}\nloss: {lambda: 0.8, correction: retrace}\n"}
+    for text in ("loss: {lambda: 0.8, entropy_cost: 0.01}\n", named["q_unrolls"]):
+        kept = [line for line in (LAB / "catch.yaml").read_text().splitlines(True) if not line.startswith("loss:")]
+        (tmp_path / "catch.yaml").write_text("".join(kept) + text)
+        (tmp_path / "grid.yaml").write_text(yaml.safe_dump(SMALL | Q_BASED | dict(schemes=["retrace"])))
+        grid = Grid(tmp_path / "grid.yaml")
+        cell = grid.sweep(Block("catch", "retrace", 0.5, 2))[1]
+        config = grid.cell_config(cell)
+        assert (config.loss.lambda_, config.agent.policy_epsilon, config.loss.correction) == (0.8, 0.2, "retrace")
+
+
+def test_code_of_ones_own_is_hashed_wherever_the_grid_names_it(make, tmp_path, monkeypatch):
+    (tmp_path / "own_vtrace.py").write_text("from impala.corrections.vtrace import vtrace as mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    grid = make(schemes=["vtrace", "other"], variants={"other": {"correction": "own_vtrace:mine", "clip_rho": 2.0}})
+    assert [*grid.own_hashes()] == ["own_vtrace:mine"]
+
+
 def test_a_q_based_cell_trains_and_is_evaluated(make):
     grid = make(**Q_BASED)
     cell = grid.sweep(Block("catch", "retrace", 0.5, 2))[0]
@@ -204,7 +224,7 @@ NAN = float("nan")
     (Q_BASED | dict(q_agent={"policy_epsilon": 0.3}), "q_agent: policy_epsilon is what policy_epsilons sets"),
     (dict(replay_sizes=[0]), "replay_sizes.0: got 0; input should be greater than or equal to 1"),
     (dict(replay_sizes=[7], replay_fractions=[0.0]), "replay_sizes=[7]: nothing is replayed; expected a replay fraction"),
-    (dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
+    (Q_BASED | dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "sweep": False}}), "tasks: none is swept; expected one to choose among"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "num_seeds": 0}}), "tasks.catch.num_seeds: got 0"),
     (dict(tasks={"catch": {"scale": [1.0, 1.0]}}), "expected the return that counts as 0, then a larger one"),
@@ -217,6 +237,9 @@ NAN = float("nan")
     (Q_BASED | dict(policy_epsilons=[0.0, 2.0]), "policy_epsilons.1: got 2.0"),
     (Q_BASED | dict(q_agent={"target_perod": 7}), "agent.target_perod: unknown key; did you mean agent.target_period?"),
     (variant(correction="vtrase"), "did you mean vtrace?"),
+    (variant(correction="vtrace", entropy_cost=0.1), "variants: 'other': entropy_cost is what entropy_costs sets"),
+    (dict(policy_epsilons=[0.0, 0.1]), "policy_epsilons=[0.0, 0.1]: no scheme corrects action values"),
+    (dict(q_agent={"target_period": 7}), "q_agent={'target_period': 7}: no scheme corrects action values"),
     (variant(clip_rho=2.0), "variants: 'other'; expected a name of its own that `schemes` lists, and its `correction`"),
     (dict(variants={"unused": {"correction": "vtrace"}}), "variants: 'unused'; expected a name of its own"),
     (dict(schemes=["vtrace"], variants={"vtrace": {"correction": "none"}}), "variants: 'vtrace'; expected a name of its own"),
