@@ -37,6 +37,7 @@ from impala.config.sections import (
 )
 
 Program = Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"]
+_APART = 1_000_003  # between the seeds of a population's members
 Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
 
 
@@ -482,8 +483,11 @@ class Config(Model):
             )
 
     def member(self, index: int) -> "Config":
-        """Returns the configuration of a member of the population, which has its own seed."""
-        return self.model_copy(update={"seed": self.seed + index})
+        """Returns the configuration of a member of the population, which has its own seed.
+
+        Those of populations with neighbouring seeds, which are meant to be independent, have none in common.
+        """
+        return self.model_copy(update={"seed": (self.seed + index * _APART) % 2**31})
 
     def member_name(self, index: int) -> str:
         """Returns the name of a member's folder in the run's."""

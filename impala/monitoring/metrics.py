@@ -208,6 +208,11 @@ class Monitor:
         with self._lock:
             return self._tasks.fitness()
 
+    def episodes_of_tasks(self) -> list[int]:
+        """Returns how many episodes of each task have ended."""
+        with self._lock:
+            return [row["episodes"] for row in self._tasks.rows()]
+
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint must hold for the counters to go on."""
         with self._lock:

@@ -172,13 +172,14 @@ class Head:
     def _evolve(self, copy: Callable) -> None:
         """Lets this member of a population evolve, if it is due."""
         monitor = self.monitor
-        if not self._member.is_due(frames=monitor.frames, episodes=monitor.num_episodes):
+        episodes = monitor.episodes_of_tasks()
+        if not self._member.is_due(frames=monitor.frames, episodes=episodes):
             return
         row = dict(
             frames=monitor.frames, updates=monitor.updates, wall_seconds=monitor.wall_seconds,
             episodes=monitor.num_episodes,
         )  # fmt: skip
-        self._member.evolve(row, monitor.fitness(), copy)
+        self._member.evolve(row, episodes, monitor.fitness(), copy)
 
     def end(self, status: int, words: str, log: Callable[[], None]) -> tuple[int, str]:
         """Writes what is left to write; returns the status and the words to end with."""

@@ -10,15 +10,16 @@ Hyper-parameters begin at the configured values or, with a `spread` above 1, wit
 each other's checkpoints, which also hold their fitness: none waits for another, and a resumed population continues
 where it was.
 
-Fitness is the mean return of the last 100 episodes, human-normalised if human scores exist (`monitoring.scores`); a
-period is at least as long, so that a member that has copied another is judged by episodes of its own. A
+Fitness is the mean return of the last 100 episodes of each task, human-normalised if human scores exist
+(`monitoring.scores`); a period has at least as many, so that a member that has copied another is judged by episodes of
+its own. A
 hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a factor on its configured and scheduled
 value. If a member has several learners, the first one decides and tells the others; if it has a parameter server, that
 applies what the optimizer needs, and tells its workers what the loss needs.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,25 @@ class Member:
         drawn = {name: self._population.spread ** random.uniform(-1, 1) for name in evolving(config)}
         self.factors = drawn | kept.get("factors", {})
         self._num_episodes, self._count = kept.get("num_episodes", 0), kept.get("count", 0)
+        self._of_tasks = np.array(kept.get("task_episodes", [0] * len(config.environment.tasks)))
         self._seed, self._others = config.seed, _others(config, index, folder)
         path = folder / config.member_name(index) / "population.csv"
         self._log = CsvLog(path, (*COLUMNS, *self.factors), last=dict(updates=state["updates"]) if state else {})
 
-    def is_due(self, *, frames: int, episodes: int) -> bool:
-        """Returns whether it is time to evolve."""
-        is_grown = frames >= self._population.burn_in_frames
-        return is_grown and episodes - self._num_episodes >= max(_FITNESS_EPISODES, self._population.period_episodes)
+    def is_due(self, *, frames: int, episodes: Sequence[int]) -> bool:
+        """Returns whether it is time to evolve, after so many episodes of each task."""
+        is_grown, period = frames >= self._population.burn_in_frames, self._population.period_episodes
+        is_judged = min(episodes - self._of_tasks) >= _FITNESS_EPISODES
+        return is_grown and is_judged and sum(episodes) - self._num_episodes >= period
 
-    def evolve(self, row: dict[str, Any], fitness: float | None, copy: Callable[[Path], dict]) -> None:
+    def evolve(
+        self, row: dict[str, Any], episodes: Sequence[int], fitness: float | None, copy: Callable[[Path], dict]
+    ) -> None:
         """Looks at another member, copies it if it is fitter, and changes the hyper-parameters.
 
         Args:
           row: the present frames, updates, wall_seconds and episodes.
+          episodes: of each task.
           fitness: of this member.
           copy: takes over weights and optimizer from a folder of checkpoints; returns the state that goes with them.
         """
@@ -97,6 +103,7 @@ class Member:
             if random.random() < self._population.probability:
                 self.factors[name] *= self._population.factor ** random.choice([-1, 1])
         self._num_episodes, self._count = row["episodes"], self._count + 1
+        self._of_tasks = np.array(episodes)
         self._log.write(
             row | dict(fitness=fitness, other=other, other_fitness=theirs.get("fitness"), is_copied=int(is_fitter))
             | self.factors
@@ -106,7 +113,8 @@ class Member:
         """Returns what the member's checkpoint must hold, for itself and for the others."""
         return dict(
             population=dict(
-                fitness=fitness, factors=self.factors, num_episodes=self._num_episodes, count=self._count
+                fitness=fitness, factors=self.factors, num_episodes=self._num_episodes, count=self._count,
+                task_episodes=self._of_tasks.tolist(),
             )
         )  # fmt: skip
 

@@ -46,11 +46,23 @@ def publish(folder, index, fitness, factors, frames=0):
 
 def test_it_evolves_after_its_childhood_and_then_once_a_period(folder):
     member = Member(build(), 0, folder, {})
-    assert not member.is_due(frames=19_999_999, episodes=10_000)
-    assert not member.is_due(frames=20_000_000, episodes=4_999)
-    assert member.is_due(frames=20_000_000, episodes=5_000)
-    member.evolve(row(episodes=5_300), 0.5, lambda other: None)
-    assert not member.is_due(frames=30_000_000, episodes=10_299) and member.is_due(frames=30_000_000, episodes=10_300)
+    assert not member.is_due(frames=19_999_999, episodes=[10_000])
+    assert not member.is_due(frames=20_000_000, episodes=[4_999])
+    assert member.is_due(frames=20_000_000, episodes=[5_000])
+    member.evolve(row(episodes=5_300), [5_300], 0.5, lambda other: None)
+    assert not member.is_due(frames=30_000_000, episodes=[10_299]) and member.is_due(frames=30_000_000, episodes=[10_300])
+
+
+def test_it_is_judged_by_a_hundred_new_episodes_of_each_task(folder):
+    """Else what its fitness is made of would be, in part, from before it copied another."""
+    tasks = {"environment.name": ["catch", "memory_chain"], "actor.num_lanes": 2, "target_return": None}
+    member = Member(build(population__period_episodes=500, **tasks), 0, folder, {})
+    assert not member.is_due(frames=10**9, episodes=[900, 99]) and member.is_due(frames=10**9, episodes=[900, 100])
+    member.evolve(row(episodes=1_000), [900, 100], 0.5, lambda other: None)
+    state = json.loads(json.dumps(member.state(0.5))) | {"updates": 7}
+    for each in (member, Member(build(**tasks), 0, folder, state)):
+        assert not each.is_due(frames=10**9, episodes=[9_000, 199])
+    assert not member.is_due(frames=10**9, episodes=[1_199, 200]) and member.is_due(frames=10**9, episodes=[1_300, 200])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +77,7 @@ def test_it_copies_who_is_fitter_by_more_than_the_threshold(folder, mine, theirs
         copied.append(other)
         return checkpoints.read_state(other)
 
-    member.evolve(row(), mine, copy)
+    member.evolve(row(), [5_000], mine, copy)
     assert bool(copied) == is_copied
     assert member.factors == (dict(learning_rate=3.0, entropy_cost=5.0, epsilon=7.0) if is_copied else dict(learning_rate=1.0, entropy_cost=1.0, epsilon=1.0))
     assert set(copied) <= {folder / "member_1" / "checkpoints", folder / "member_2" / "checkpoints"}
@@ -81,7 +93,7 @@ def test_whoever_cannot_be_copied_is_left(folder, caplog):
         raise OSError("gone")
 
     member = Member(build(population__probability=0.0), 0, folder, {})
-    member.evolve(row(), 0.5, copy)
+    member.evolve(row(), [5_000], 0.5, copy)
     assert member.factors["learning_rate"] == 1.0 and "cannot be copied: gone" in caplog.text
     assert read_csv(folder / "member_0" / "population.csv")[0]["is_copied"] == "0"
 
@@ -92,7 +104,7 @@ def test_each_parameter_moves_by_the_factor_with_the_probability(folder):
     for seed in range(1_000):
         member = Member(build(seed=seed), 0, folder, {})
         member._log.write = lambda row: None
-        member.evolve(row(), 0.5, lambda other: None)
+        member.evolve(row(), [5_000], 0.5, lambda other: None)
         moves += [round(math.log(factor, 1.2)) for factor in member.factors.values()]
         assert all(math.isclose(factor, 1.2 ** round(math.log(factor, 1.2))) for factor in member.factors.values())
     moves = np.array(moves)
@@ -119,16 +131,16 @@ def test_others_are_chosen_alike_and_never_oneself(folder):
     member = Member(build(), 0, folder, {})
     member._log.write = lambda row: chosen.append(row["other"])
     for _ in range(400):
-        member.evolve(row(), 0.5, lambda other: None)
+        member.evolve(row(), [5_000], 0.5, lambda other: None)
     assert set(chosen) == {1, 2} and abs(np.mean(np.array(chosen) == 1) - 0.5) < 5 * 0.5 / 400**0.5
 
 
 def test_factors_scale_what_the_schedules_say_and_survive_a_resume(folder):
     member = Member(build(population__probability=1.0), 0, folder, {})
-    member.evolve(row(), 0.5, lambda other: None)
+    member.evolve(row(), [5_000], 0.5, lambda other: None)
     state = json.loads(json.dumps(member.state(0.5)))
     resumed = Member(build(), 0, folder, state | {"updates": 7})
-    assert resumed.factors == member.factors and not resumed.is_due(frames=10**9, episodes=9_999)
+    assert resumed.factors == member.factors and not resumed.is_due(frames=10**9, episodes=[9_999])
     scheduled = dict(learning_rate=1e-3, entropy_cost=0.01, epsilon=0.1)
     assert scaled(scheduled, resumed.factors) == {name: value * member.factors[name] for name, value in scheduled.items()}
     fixed = Member(build(population__parameters=["entropy_cost"]), 0, folder, {})
@@ -289,7 +301,7 @@ def test_a_population_evolves_and_resumes(start, name, scheduled, tmp_path):
     result = running.run(*command, "--total-frames", total)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     seeds = [config_lib.load(folder / f"member_{index}" / "config.yaml").seed for index in range(2)]
-    assert seeds == [0, 1]
+    assert seeds == [0, 1_000_003], "neither is one of a population with another small seed"
     for index in range(2):
         evolutions = read_csv(folder / f"member_{index}" / "population.csv")
         assert len(evolutions) >= 3 and all(e["other"] == str(1 - index) for e in evolutions)
