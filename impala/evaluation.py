@@ -1,8 +1,10 @@
 """`impala evaluate RUN`: plays the newest weights of a run with its training wrappers."""
 
 import contextlib
+import fcntl
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,25 +41,44 @@ def evaluate(
     """Plays the newest weights, or the best by evaluation, in every task of the run.
 
     Appends a row for each to evaluations.csv and returns them. A file that cannot be written costs the row there. By
-    default each evaluation plays episodes of its own: the seed follows from how many rows the file holds already.
+    default each evaluation plays episodes of its own: the seed follows from how many rows the file holds already and,
+    where another evaluation of the run goes on, from the number of this process.
     """
     from impala.nodes.playing import evaluation_seed, play
 
-    config = config_lib.load(folder / "config.yaml")
+    config, rows = config_lib.load(folder / "config.yaml"), []
     network, state = load_network(folder, config, best=best)
-    if seed is None:  # other episodes than those whose scores the file holds
-        num_rows = evaluations.num_rows(folder)
-        seed = evaluation_seed(config, num_rows) if num_rows else evaluation_seed(config)
-    rows = []
-    for task, name in enumerate(config.environment.tasks):
-        played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
-        row = evaluations.row_of(name, played, updates=state["updates"], frames=state["frames"], greedy=greedy)
-        rows.append(row)
-        try:
-            evaluations.append(folder, row)
-        except OSError as error:
-            print(f"{folder / 'evaluations.csv'}: {error.strerror}; the result is not kept", file=sys.stderr)
+    with _alone(folder) as is_alone:
+        if seed is None:  # other episodes than those whose scores the file holds, or will hold
+            num_rows = evaluations.num_rows(folder)
+            counts = ([num_rows] if num_rows else []) if is_alone else [num_rows, os.getpid()]
+            seed = evaluation_seed(config, *counts)
+        for task, name in enumerate(config.environment.tasks):
+            played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
+            row = evaluations.row_of(name, played, updates=state["updates"], frames=state["frames"], greedy=greedy)
+            rows.append(row)
+            try:
+                evaluations.append(folder, row)
+            except OSError as error:
+                print(f"{folder / 'evaluations.csv'}: {error.strerror}; the result is not kept", file=sys.stderr)
     return rows
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Yields whether no other evaluation of the run goes on; true where that cannot be told."""
+    try:
+        file = (folder / "evaluations.lock").open("a")
+    except OSError:  # a folder that may only be read
+        yield True
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            yield not isinstance(error, BlockingIOError)
+        else:
+            yield True
 
 
 def require_film_makers() -> None:
@@ -72,6 +93,8 @@ def require_film_makers() -> None:
 def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None = None) -> list[tuple[Path, float]]:
     """Films an episode of every task of the run into `folder`/videos; returns the files and the scores.
 
+    By default it is one that no evaluation has played, and another one after each.
+
     Raises:
       ConfigError: the packages that film are missing, an environment cannot draw itself here, or a file cannot be
         written.
@@ -81,9 +104,10 @@ def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None =
 
     config = config_lib.load(folder / "config.yaml")
     network, state = load_network(folder, config, best=best)
-    seed, films = evaluation_seed(config) if seed is None else seed, []
+    seed, films = evaluation_seed(config, evaluations.num_rows(folder), 0, 0) if seed is None else seed, []
     for task, name in enumerate(config.environment.tasks):
-        path = folder / "videos" / f"{name.replace(':', '_').replace('/', '_')}_{state['updates']:010d}.mp4"
+        stem = f"{name.replace(':', '_').replace('/', '_')}_{state['updates']:010d}" + "_greedy" * greedy
+        path = folder / "videos" / f"{stem}.mp4"
         films.append((path, _film(path, watch(network, config, greedy=greedy, seed=seed, task=task))))
     return films
 

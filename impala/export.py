@@ -8,8 +8,8 @@ The second form is for a network with a core. Where actions are not discrete, lo
 `impala.distributions`; with PopArt the value is [N, K], one for each task. `frames` [k, N, …] are the last k
 observations of N environments, oldest first, zero where they are older than the episode; is_first is [1, N];
 last_action and last_reward [1, N] are those that led to the last observation; core_state is zero at first, and then
-what the last call returned. A network of action values returns {"q": [N, A]} instead of logits and value, a
-deterministic policy {"action": [N, D], "value": [N]}.
+what the last call returned. A network of action values returns {"q": [N, A]} instead of logits and value, in the
+units of rewards also where it learns them rescaled (R2D2), a deterministic policy {"action": [N, D], "value": [N]}.
 
 Continuous actions are within [−1, 1] (clip what is sampled); an environment with the bounds low and high takes
 low + (a + 1) / 2 · (high − low). Of a dict or tuple observation, `impala.json` names the parts in the order in which
@@ -36,6 +36,7 @@ def export(folder: Path, output: Path) -> Path:
     """
     import tensorflow as tf
 
+    from impala.losses.r2d2 import unscaled
     from impala.nodes.checking import check
 
     if output.exists():
@@ -57,6 +58,8 @@ def export(folder: Path, output: Path) -> Path:
         outputs = network(*inputs)
         names = [name for name in ("q", "action", "logits", "value") if hasattr(outputs, name)]
         result = {name: getattr(outputs, name)[0] for name in names}
+        if getattr(config.agent, "value_rescaling", False):
+            result["q"] = unscaled(result["q"])
         if getattr(outputs, "moments", ()):  # PopArt: [N, K], one for each task, in the game's own units
             mean, scale = outputs.moments
             result["value"] = mean + scale * result["value"]

@@ -1,5 +1,6 @@
 """`impala evaluate`: which episodes it plays."""
 
+import contextlib
 import json
 
 import gymnasium
@@ -34,6 +35,17 @@ def test_the_first_evaluation_can_be_repeated_and_the_next_plays_other_episodes(
     assert json.loads(played[0]) == expected and len(set(played)) == 3
     (catch / "evaluations.csv").unlink()
     assert evaluation.evaluate(catch, num_episodes=64, greedy=False)[0]["scores"] == played[0]
+
+
+def test_evaluations_at_the_same_time_play_other_episodes(catch, tmp_path):
+    """Their rows are written at the end, so that the number of rows says nothing of who plays."""
+    played = []
+    for holds in (False, True):
+        (catch / "evaluations.csv").unlink(missing_ok=True)
+        with evaluation._alone(catch) if holds else contextlib.nullcontext(True) as is_alone:
+            assert is_alone
+            played.append(evaluation.evaluate(catch, num_episodes=64, greedy=False)[0]["scores"])
+    assert played[0] != played[1]
 
 
 def test_an_environment_without_an_end_is_evaluated_and_ends(tmp_path, monkeypatch):

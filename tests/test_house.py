@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "programs": {"types", "replay", "acting", "config", "launching", "agents", "nodes"},
     "lockstep": {*BASE, *STATIONS, "config", "agents", "nodes", "programs"},
     "evaluation": {*BASE, *STATIONS, "config", "agents", "nodes"},
-    "export": {"learning", "config", "nodes", "evaluation"},
+    "export": {"losses", "learning", "config", "nodes", "evaluation"},
     "api": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "evaluation"},
     "lab": {*BASE, *STATIONS, "config", "provenance", "agents", "nodes", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
