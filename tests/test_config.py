@@ -693,6 +693,14 @@ def test_a_key_with_a_dot_in_a_file_is_told_where_it_belongs():
     ]
 
 
+@pytest.mark.parametrize("text", ["010", "-07", "0_7", "1:30", "1:30.5"])
+def test_what_yaml_reads_in_base_8_or_60_is_refused_as_a_number(text):
+    """A script that counts 08, 09, 010 would else train with the seed 8 twice."""
+    assert config_lib.parse_overrides(["--seed", text]) == {"seed": text}
+    with pytest.raises(config_lib.ConfigError, match=f"seed: got '{text}'"):
+        config_lib.build(CATCH, {"seed": text})
+
+
 @pytest.mark.parametrize("text, value", [("1.5e6", 1_500_000), ("1e6", 1_000_000), ("2.5e-1", 0.25), ("10.0", 10.0), ("1.50e1", 15)])
 def test_whole_numbers_may_have_an_exponent(text, value):
     (found,) = config_lib.parse_overrides(["--x", text]).values()

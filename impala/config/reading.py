@@ -20,7 +20,10 @@ from impala.config.sections import CORRECTIONS_OF, OWN_CORRECTIONS
 
 
 class _Loader(yaml.SafeLoader):
-    """safe_load that refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4), 1e6 as a whole one."""
+    """safe_load that refuses duplicate keys and reads 3e-4 as a number (YAML 1.1 wants 3.0e-4), 1e6 as a whole one.
+
+    What YAML 1.1 reads in base 8 or 60, 010 and 1:30, stays a word.
+    """
 
 
 def _mapping_without_duplicates(loader, node):
@@ -31,7 +34,14 @@ def _mapping_without_duplicates(loader, node):
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
+def _whole(loader, node):
+    is_odd = re.match(r"[-+]?0[\d_]|.*:", node.value)
+    return node.value if is_odd else loader.construct_yaml_int(node)
+
+
 def _number(loader, node):
+    if ":" in node.value:
+        return node.value
     value = loader.construct_yaml_float(node)
     has_exponent = "e" in node.value.lower()  # 1.5e6 is whole, 10.0 is not meant to be
     is_whole = has_exponent and abs(value) < 2**53 and value.is_integer()
@@ -43,6 +53,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(
