@@ -19,6 +19,9 @@ four frames. With `baselines`, therefore, `Atari` replaces the first action of a
 and after it are both `is_first`, and neither those four frames nor the no-ops are counted. Unlike Baselines' wrappers
 it presses FIRE once a game, not once a life, and no second action after it. With `rllib` it replaces the first action
 after a lost life, too: to the agent, a step on which its action has no effect.
+
+Actions are repeated four times, and games end after `max_episode_frames`, with every protocol: Machado et al. repeat
+them five times, and end games after 18,000 frames.
 """
 
 import functools
