@@ -89,8 +89,8 @@ def actor_critic(
         mask_t = valid_t if terms.is_trusted is None else valid_t * tf.stop_gradient(terms.is_trusted(rows))
         log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.pi_target_tm1)) - rows.log_taken(rows.mu_tm1)
         targets = correction(
-            v_tm1=rows.v_tm1,
-            v_t=outputs[1][1:],
+            v_tm1=tf.stop_gradient(rows.v_tm1),  # here too, not in each correction alone: it may be a user's
+            v_t=tf.stop_gradient(outputs[1][1:]),
             r_t=REWARD_CLIPPING[reward_clipping](batch.r_t),
             discount_t=discount * batch.discount_t,
             log_rho_tm1=log_rho_tm1,

@@ -176,7 +176,13 @@ def test_policy_gradient_of_a_tabular_softmax():
     assert not gradient[-1].any()  # the last observation only bootstraps
 
 
-@pytest.mark.parametrize("correction", corrections.SCHEMES.values(), ids=corrections.SCHEMES)
+def own_one_step(*, v_tm1, v_t, r_t, discount_t, log_rho_tm1, mask_t=None):
+    """A user's own, as README.md asks for it: it stops no gradient itself."""
+    v = r_t + discount_t * v_t
+    return Targets(v, tf.exp(log_rho_tm1) * (v - v_tm1))
+
+
+@pytest.mark.parametrize("correction", [*corrections.SCHEMES.values(), own_one_step], ids=[*corrections.SCHEMES, "own"])
 def test_no_gradient_through_targets(correction):
     """The gradient with respect to V is (V − v) alone, v held fixed; the last value gets none."""
     (logits, value), batch = make_case(4)
