@@ -173,9 +173,8 @@ class ReplayLockstep:
         )  # fmt: skip
         seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
         behaviour = agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames))
-        policy = policies.make(
-            policies.network_outputs(self.network), self.spec, n, seed=seed, behaviour=behaviour
-        )  # fmt: skip
+        outputs = policies.with_version(policies.network_outputs(self.network), lambda: self.learner.num_updates)
+        policy = policies.make(outputs, self.spec, n, seed=seed, behaviour=behaviour)
         where = dict(origin=origin, sink=self.replay, on_steps=self._count)
         if are_sequences:
             writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where)

@@ -159,6 +159,22 @@ def test_first_priorities_are_the_learners_with_the_same_weights(keys):
     training.close()
 
 
+def test_a_sequence_has_the_version_that_played_its_last_step():
+    """As in the program; not that of its first step, a period of ten steps of sixteen environments before."""
+    training, versions, updates = make_lockstep(total_frames=1_600), [], []
+    write = training.replay.write
+
+    def spied(rows, first=0):
+        versions.append(int(rows[-1]["weights_version"]))
+        updates.append(training.learner.num_updates)  # done when the next step is decided
+        write(rows, first)
+
+    training.replay.write = spied
+    assert sum(1 for _ in training.updates()) > 10
+    training.close()
+    assert versions[1:] == updates[:-1] and len(set(versions)) > 5
+
+
 @pytest.mark.parametrize("correction", ["n_step", pytest.param("retrace", marks=pytest.mark.soak)])
 def test_samples_per_insert_are_exact(correction):
     training = make_lockstep(**{"loss.correction": correction})
