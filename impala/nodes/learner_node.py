@@ -111,7 +111,13 @@ class LearnerNode:
         """Returns the next batch; None if none came within a second, or the group does not take this turn."""
         started, wants_end = time.monotonic(), self._wants_end()
         if self._held is None:
-            self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
+            try:
+                self._held = self._source.get(timeout_seconds=0.0 if wants_end else 1.0)
+            except Exception:
+                # Whoever signals the whole group of processes ends the table, too, perhaps first.
+                wants_end = wants_end or self.stop.wait(1.0)
+                if not wants_end:
+                    raise
         is_ready, num_old = self._agree(wants_end)
         self.head.monitor.add_wait(time.monotonic() - started)  # for this learner's batch, then for its peers'
         is_turn = is_ready and not self.is_over

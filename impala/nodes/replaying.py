@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable
 
 from impala import agents
@@ -11,6 +12,8 @@ from impala.launching.keeping import Keeper
 from impala.nodes.feeding import Place
 from impala.nodes.run import Run
 from impala.types import EnvironmentSpec
+
+_QUIET_SECONDS = 30.0
 
 
 def add_tables(program, config: Config, spec: EnvironmentSpec, run: Run) -> list:
@@ -90,13 +93,19 @@ def wait_for(table, stop):
 def wait_for_server(table, stop) -> dict:
     """Waits until a table's server answers: it may be reading a large copy, and a writer would wait for ever.
 
-    Returns the info of its tables.
+    Returns the info of its tables. The user is told if it takes long.
     """
+    began, is_told = time.monotonic(), False
     while True:
         try:
             return table.server_info(timeout=2)
         except Exception as error:
             logging.warning("the table did not answer: %s", error)
+        if not is_told and time.monotonic() - began > _QUIET_SECONDS:
+            words = f"{stop.name}: the table at {table.server_address} has not answered for {_QUIET_SECONDS:g} s"
+            words += "; it may be reading a large copy, or be out of reach (a firewall)"
+            stop.note(says=[*stop.facts.get("says", []), words])
+            is_told = True
         if stop.wait(1.0):
             raise stopping.Stopped("before the table answered")
 

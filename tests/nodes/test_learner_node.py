@@ -61,6 +61,25 @@ def test_whatever_ends_a_learner_its_last_whole_update_is_saved(make_node, tmp_p
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_a_table_that_is_told_to_end_before_its_learner_is_no_failure(make_node, tmp_path, seconds):
+    """Who signals a whole group of processes (`timeout`, systemd) ends the table as well, at the same moment."""
+    node = make_node(RuntimeError("CANCELLED"))
+    get = node._source.get
+
+    def signalled(timeout_seconds):
+        try:
+            return get(timeout_seconds)
+        except RuntimeError:
+            threading.Timer(seconds, node.stop.set).start()
+            raise
+
+    node._source.get = signalled
+    node.run()
+    assert node.stop.facts["status"] == 0
+    assert checkpoints.read_state(tmp_path / "checkpoints")["updates"] == 3
+
+
 def test_an_update_that_fails_changes_no_weight(make_node):
     """What a checkpoint holds after an exception is the last whole update."""
     node = make_node(RuntimeError("over"))
