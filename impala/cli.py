@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
     # oneDNN takes half the time for a convolution's gradients; left alone, TensorFlow uses it on CPUs with VNNI only.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ["grpc_proxy"] = ""  # none: with `http_proxy` Reverb's calls to this very machine would go there
     try:
         options, rest = _parse(arguments)
         if options and options.command is not train:
@@ -366,28 +367,34 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 def rollback(options: argparse.Namespace, rest: list[str]) -> int:
     """lets a run that went wrong go on from an older checkpoint"""
     from impala.launching import runs as runs_lib
-    from impala.learning import soundness
 
     if not (options.run / "config.yaml").is_file():
         raise config_lib.ConfigError([f"{options.run}: holds no config.yaml; expected a run folder"])
-    if runs_lib.is_running(options.run):
-        raise config_lib.ConfigError([f"{options.run}: is training; expected a run that has ended: Ctrl-C ends it"])
-    runs_lib.refuse_if_written(options.run)
-    folders = runs_lib.member_folders(options.run)
-    for folder in folders:  # all of a population, or none
+    with runs_lib.held(options.run) as is_free:  # a training that began meanwhile would go on from the newest
+        if not is_free:
+            raise config_lib.ConfigError([f"{options.run}: is training; expected a run that has ended: Ctrl-C ends it"])
+        runs_lib.refuse_if_written(options.run)
+        _roll_back(runs_lib.member_folders(options.run), options.updates)
+    return 0
+
+
+def _roll_back(folders: list[Path], num_updates: int) -> None:
+    """Sets the newest checkpoints of a run aside, or of all members of a population, or of none."""
+    from impala.learning import soundness
+
+    for folder in folders:
         try:
-            soundness.older_by(folder / "checkpoints", options.updates)
+            soundness.older_by(folder / "checkpoints", num_updates)
         except LookupError as error:
-            fewer = f"fewer than --updates {options.updates:,}, or " if options.updates > 1 else ""
+            fewer = f"fewer than --updates {num_updates:,}, or " if num_updates > 1 else ""
             expected = f"{fewer}a run that keeps more checkpoints (num_checkpoints)"
             raise config_lib.ConfigError([f"{folder}: {error.args[0]}; expected {expected}"]) from None
     for folder in folders:
-        newest, older = soundness.roll_back(folder / "checkpoints", options.updates)
+        newest, older = soundness.roll_back(folder / "checkpoints", num_updates)
         print(
             f"{folder}: goes on from update {int(older.name):,}, not {int(newest.name):,}; newer checkpoints are kept "
             f"as checkpoints/*{soundness.ROLLED_BACK}, and so is an evaluator's best if it is newer"
         )
-    return 0
 
 
 def export(options: argparse.Namespace, rest: list[str]) -> int:

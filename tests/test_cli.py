@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import platform
 import re
 import runpy
 import shutil
@@ -79,6 +80,7 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
          "--profile: program=a3c has no learner; expected another program"),
         (["--config", 300 * "a"], None),
         (["--run", b"x\xff".decode(errors="surrogateescape")], "--run x?: no UTF-8; expected another name"),
+        (["--run", "/runs/lr=[1e-3]"], "--run /runs/lr=[1e-3]: TensorFlow would find no checkpoint below a name with [; expected another name"),
         (["--run", 300 * "a"], f"--run {300 * 'a'}: File name too long; expected a folder of yours"),
         (["--learner.learning-rate"], "--learner.learning-rate: has no value; expected --learner.learning-rate VALUE"),
         (["stray"], "stray: expected an option like --learner.learning-rate 3e-4"),
@@ -134,7 +136,7 @@ def test_what_cannot_be_read_or_written_is_one_line(capsys, tmp_path, monkeypatc
     def refuse(*_, **__):
         raise OSError(30, "Read-only file system", "/there")
 
-    monkeypatch.setattr(runs, "is_running", refuse)
+    monkeypatch.setattr(runs, "held", refuse)
     monkeypatch.setattr("impala.monitoring.plots.draw", refuse)
     run = tmp_path / "run"
     run.mkdir()
@@ -236,6 +238,18 @@ def test_rows_without_a_checkpoint_are_not_overwritten_but_for_those_of_a_run_th
     with pytest.raises(config_lib.ConfigError, match="has rows in metrics.csv and no checkpoint"):
         runs.RunFolder(kept, config)
     assert not runs.RunFolder(kept, config, restart=True).is_resumed
+
+
+def test_a_lock_that_another_host_holds_is_a_reason_to_try_again(tmp_path):
+    """A file server may keep it for minutes after that host has died: a job that is queued again then waits."""
+    config = config_lib.load("configs/catch.yaml")
+    first = runs.RunFolder(tmp_path / "run", config)
+    for host, status in ((platform.node(), 2), ("elsewhere", 75)):
+        (tmp_path / "run" / "lock").write_text(f"process 7 on {host}")
+        with pytest.raises(config_lib.ConfigError, match=f"in use by process 7 on {host}") as caught:
+            runs.RunFolder(tmp_path / "run", config)
+        assert caught.value.status == status
+    first.close()
 
 
 def test_restart_moves_the_old_run_aside(tmp_path):

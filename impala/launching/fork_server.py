@@ -134,9 +134,7 @@ class ForkServer:
         """Returns the folder to start in; one that was removed meanwhile is no reason not to start."""
         if self._current_folder and os.path.isdir(self._current_folder):
             return self._current_folder
-        with contextlib.suppress(OSError):
-            return os.getcwd()
-        return "/"
+        return folder_to_start_in()
 
     def _answer(self, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> bytes:
         """Returns what the server says next; nothing if that takes too long, or it is gone."""
@@ -162,6 +160,13 @@ class ForkServer:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+def folder_to_start_in() -> str:
+    """Returns the current folder; "/" if it was removed meanwhile, which is no reason not to start a node."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return "/"
 
 
 @contextlib.contextmanager

@@ -19,11 +19,12 @@ from impala.types import MAX_INCARNATIONS
 _HOURS_BEFORE = 438_288  # from 1970 to 2020
 
 
-def add(path: Path, folders: Iterable[Path], node: str = "") -> int:
+def add(path: Path, folders: Iterable[Path], node: str = "", *, least: int = 1) -> int:
     """Records this launch, or the restart of one `node`, in the file at `path` and returns its incarnation.
 
     Args:
       folders: of the run's agents, whose TensorBoard event files also show how many launches there were.
+      least: what the incarnation is at least.
 
     Raises:
       OSError: the disk is full or not writable.
@@ -41,7 +42,7 @@ def add(path: Path, folders: Iterable[Path], node: str = "") -> int:
     if aside.exists():  # damaged now or earlier: the entries no longer count the launches
         numbers.append(_floor(folders))
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    entry = {"incarnation": max(numbers) + 1, "time": now}
+    entry = {"incarnation": max(least, max(numbers) + 1), "time": now}
     entry |= {"node": node} if node else {"command": shlex.join(sys.argv), "commit": provenance.commit()}
     launches.append(entry)
     temporary = path.with_suffix(".tmp")

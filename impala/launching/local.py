@@ -6,16 +6,16 @@ yet to save.
 """
 
 import contextlib
-import functools
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from impala.launching import beats, commands, ending, fork_server, ports, rpc
+from impala.launching import beats, commands, ending, fork_server, ports, rpc, stopping
 from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE, STARTED_VARIABLE
 from impala.launching.roles import Roles
 
@@ -35,7 +35,7 @@ class Processes:
       should_stop: asked while modules that nodes share are imported.
     """
 
-    can_start_again, keeps_addresses, wants_end = True, True, False  # see `supervising.Nodes`
+    can_start_again, keeps_addresses = True, True  # see `supervising.Nodes`
 
     def __init__(
         self, starts: Sequence[commands.Command], roles: Roles, logs: Path, listener: beats.Listener,
@@ -64,7 +64,10 @@ class Processes:
             process = None
             if imports := forkable(role.imports, role.sees_gpu):
                 process = _server(imports, argv, environment).start(argv, environment, output, self._should_stop)
-            self._by_name[name] = process or subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
+            folder = fork_server.folder_to_start_in()
+            self._by_name[name] = process or subprocess.Popen(
+                argv, env=environment, stdout=output, stderr=output, cwd=folder
+            )
         self._began[name] = time.monotonic()
 
     def log(self, name: str) -> Path:
@@ -73,6 +76,11 @@ class Processes:
     def names(self) -> list[str]:
         """Returns the names of all nodes."""
         return list(self._commands)
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether a node has called `lp.stop()`."""
+        return os.path.exists(self._environment[stopping.VARIABLE])
 
     def places(self) -> str:
         """Returns nothing: all nodes run on this machine."""
@@ -197,8 +205,19 @@ def link_logs(logs: Path, names: Iterable[str]) -> None:
         (logs / name).parent.mkdir(exist_ok=True)
         (logs / name).touch()
         link = logs / (name.replace("/", "-") + ".log")
-        link.unlink(missing_ok=True)
-        link.symlink_to(name)
+        with contextlib.suppress(OSError):  # a file system without links
+            link.unlink(missing_ok=True)
+            link.symlink_to(name)
+
+
+def make_scratch(logs: Path) -> Path:
+    """Makes a folder for pickled nodes and what nodes leave behind, Reverb's too, which nobody else removes.
+
+    Earlier ones are removed as far as possible: what an environment left there may be another user's, or open still.
+    """
+    for earlier in logs.glob("scratch*"):
+        shutil.rmtree(earlier, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix="scratch-", dir=logs))
 
 
 def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] = lambda: False) -> Processes:
@@ -206,12 +225,8 @@ def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] 
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     rpc.use_new_token(folder / "token")
-    scratch = logs / "scratch"  # pickled nodes and Reverb's folder, which nobody else removes
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
-    holder = ports.Holder()
-    stopper = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-    starts = commands.of(program, scratch, stopper=stopper, bind=lambda *_: ports.Local(holder.take()))
+    scratch, holder = make_scratch(logs), ports.Holder()
+    starts = commands.of(program, scratch, stopper=stopping.stop, bind=lambda *_: ports.Local(holder.take()))
     link_logs(logs, [command.name for command in starts])
     listener = beats.Listener()
     environment = node_environment(listener.address, scratch)
@@ -222,7 +237,9 @@ def node_environment(beats_address: str, scratch: Path) -> dict[str, str]:
     """Returns variables for the processes of nodes that this process starts."""
     return {
         NODE_VARIABLE: str(os.getpid()), beats.ADDRESS_VARIABLE: beats_address, "TZ": "UTC", "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(scratch),
+        "TMPDIR": str(scratch), stopping.VARIABLE: str(scratch / "stop"),
+        "PYTHONIOENCODING": os.environ.get("PYTHONIOENCODING", ":replace"),  # what a locale cannot say ends no node
+        "grpc_proxy": "",  # as `cli.main`
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),  # else each log begins with CUDA warnings
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),  # as `cli.main` does on its own host
     }  # fmt: skip

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala import own, provenance
-from impala.launching import addresses, beats, commands, fork_server, local, memory, ports, processes, stopping
+from impala.launching import addresses, beats, commands, fork_server, local, memory, ports, processes
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
@@ -124,7 +124,7 @@ class NodeHost:
         addresses.write(table, job.addresses)
         environment = local.node_environment(self._listener.address, self._scratch) | {
             TOKEN_FILE_VARIABLE: str(token), addresses.TABLE_VARIABLE: str(table), BIND_ADDRESS_VARIABLE: "0.0.0.0",
-            stopping.VARIABLE: str(self._scratch / "stop"), memory.FILE_VARIABLE: job.memory,
+            memory.FILE_VARIABLE: job.memory,
         }  # fmt: skip
         if job.machine != machine():  # another clock than the launcher's
             environment[STARTED_VARIABLE] = str(time.monotonic() - job.age)

@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -270,7 +269,7 @@ class Nodes:
         self._commands, self._token = {command.name: command for command in starts}, token
         self._data = {data: ray.put(data.read_bytes()) for data in {command.data for command in starts}}
         self._launched, self._polled = time.monotonic(), 0.0
-        self._memory, self._kept = self._logs / "scratch/memory.json", 0.0
+        self._memory, self._kept = starts[0].data.parents[1] / "memory.json", 0.0
         self.wants_end = False  # a node has called `lp.stop()`
         self._is_ending = self._is_killed = False
         # Each launch has another token, so a folder with the same token is the launcher's own.
@@ -791,9 +790,7 @@ def launch(
     logs.mkdir(parents=True, exist_ok=True)
     token = folder / "token"
     rpc.use_new_token(token)
-    scratch = logs / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
+    scratch = local.make_scratch(logs)
     starts = commands.of(program, scratch, stopper=stopping.stop, bind=addresses.LookedUp)
     local.link_logs(logs, [command.name for command in starts])
     roles = roles or Roles(Role(label, turn=0, tells=False) for label in program.groups)

@@ -1,11 +1,13 @@
 """The folder of a run: who may use it, what it holds, whether it is resumed."""
 
+import contextlib
 import fcntl
 import os
 import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from impala import config as config_lib
@@ -13,6 +15,7 @@ from impala import own, provenance
 from impala.launching import launches, processes
 
 _LOOK_SECONDS = 0.1
+_OF_PATTERNS = "[*?\\"  # in a path, to TensorFlow and Reverb
 PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -81,9 +84,13 @@ class RunFolder:
         except BlockingIOError:
             lock.seek(0)
             holder = lock.read().strip() or "another process"
-            raise config_lib.ConfigError(
+            error = config_lib.ConfigError(
                 [f"--run {self.path}: in use by {holder}; expected a free run folder, or wait for that run's end"]
-            ) from None
+            )
+            # A file server may hold the lock of a host that died for some minutes.
+            if " on " in holder and not holder.endswith(f" on {platform.node()}"):
+                error.status = processes.EXIT_TRY_AGAIN
+            raise error from None
         except OSError as error:  # a network file system without locks
             raise config_lib.ConfigError(
                 [f"--run {self.path}: cannot be locked: {error.strerror}; expected a file system that locks files"]
@@ -164,8 +171,8 @@ class RunFolder:
         without a record.
         """
         try:
-            number = launches.add(self.path / "launches.json", member_folders(self.path), node)
-            self._incarnation = max(number, self._incarnation + 1)
+            least = self._incarnation + 1  # of earlier ones a full disk may have kept no record
+            self._incarnation = launches.add(self.path / "launches.json", member_folders(self.path), node, least=least)
         except OSError as error:
             if not self._incarnation:
                 raise self._unwritable(error) from None
@@ -216,6 +223,9 @@ def _resolved(path: str | Path) -> Path:
     except (OSError, RuntimeError) as error:  # a name too long, another user's folder; a link to itself
         reason = error.strerror if isinstance(error, OSError) else "a link that leads to itself"
         raise config_lib.ConfigError([f"--run {path}: {reason}; expected a folder of yours"]) from None
+    if odd := " ".join(each for each in _OF_PATTERNS if each in str(found)):
+        line = f"--run {found}: TensorFlow would find no checkpoint below a name with {odd}; expected another name"
+        raise config_lib.ConfigError([line])
     return found
 
 
@@ -257,6 +267,21 @@ def versions(config: config_lib.Config) -> str:
 def is_running(folder: Path) -> bool:
     """Returns whether a process holds the run folder."""
     return _is_locked(folder / "lock")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Holds the run folder while it is looked at or changed; yields whether nobody else did."""
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context((folder / "lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a folder that may only be read, a file system without locks
+            pass
+        yield True
 
 
 def refuse_if_written(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a node asks for the end of its program on a cluster, and how it says that it ended before it had begun."""
+"""How a node asks for the end of its program, and how it says that it ended before it had begun."""
 
 import os
 from pathlib import Path
@@ -11,5 +11,8 @@ class Stopped(Exception):
 
 
 def stop() -> None:
-    """What `lp.stop()` does where the launcher is on another host: creates a file, of which `node_host` tells it."""
+    """What `lp.stop()` does: creates a file that the launcher looks at; on a cluster `node_host` does, and tells it.
+
+    A signal would count as Ctrl-C, and when a second node asks, as a second one, which ends all at once.
+    """
     Path(os.environ[VARIABLE]).touch()

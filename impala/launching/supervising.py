@@ -24,7 +24,7 @@ class Nodes(Protocol):
     roles: Roles
     can_start_again: bool
     keeps_addresses: bool  # of what is started again, so that others still find it
-    wants_end: bool  # a node has called `lp.stop()`; on this machine that sends the launcher a signal instead
+    wants_end: bool  # a node has called `lp.stop()`
 
     def names(self) -> list[str]: ...
     def places(self) -> str: ...  # which nodes stand on which host, for the user; "" if all stand on this machine

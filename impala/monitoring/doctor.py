@@ -116,8 +116,8 @@ def main() -> int:
 
 def run_probe(script: str) -> tuple[str, str]:
     """Run a script in a fresh interpreter; return what it printed, and what went wrong or ''."""
-    # A proxy has a check of its own; a training run may own the GPU's memory.
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "no_proxy": "*"}
+    # A training run may own the GPU's memory.
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "grpc_proxy": ""}
     same_path = f"import sys; sys.path[:] = {sys.path}\n"  # else it might import a checkout in the current folder
     command, environ = [sys.executable, "-c", same_path + script], {**os.environ, **quiet}
     try:
@@ -197,12 +197,6 @@ def _network() -> Iterator[Check]:
             yield _check("ports", True, f"127.0.0.1:{listener.getsockname()[1]} could be bound", "")
     except OSError as error:
         yield _check("ports", False, f"127.0.0.1: {error}", "ip link set lo up")
-    environ = {name.lower(): value for name, value in os.environ.items()}
-    proxies = [name for name in ("http_proxy", "https_proxy", "grpc_proxy") if environ.get(name)]
-    exempt = {host.strip() for host in environ.get("no_proxy", "").split(",")}
-    good = not proxies or "*" in exempt or {"localhost", "127.0.0.1"} <= exempt
-    detail = "local calls go direct" if good else f"{', '.join(proxies)}: gRPC sends even local calls there"
-    yield _check("proxy", good, detail, "export no_proxy=localhost,127.0.0.1", otherwise="warn")
 
 
 def _resources() -> Iterator[Check]:

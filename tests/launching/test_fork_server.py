@@ -14,6 +14,8 @@ import pytest
 
 from impala.launching import fork_server, local, roles
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def server(tmp_path):
@@ -244,3 +246,41 @@ def test_nodes_are_started_without_a_server_that_is_gone(tmp_path, monkeypatch):
     nodes.start_due(lambda name: 2)
     assert nodes._by_name["actor/0"].wait(60) == 0 and (tmp_path / "actor").exists()
     assert not isinstance(nodes._by_name["actor/0"], fork_server.Child)
+
+
+def test_what_cannot_be_removed_of_an_earlier_launch_does_not_keep_nodes_from_starting(tmp_path, monkeypatch):
+    """An environment may leave files of another user in its temporary folder, or a game server that has one open."""
+    stuck = local.make_scratch(tmp_path)
+    monkeypatch.setattr(local.shutil, "rmtree", lambda *_, **__: None)
+    another = local.make_scratch(tmp_path)
+    monkeypatch.undo()
+    assert stuck.is_dir() and another.is_dir() and another != stuck and another.stat().st_mode & 0o777 == 0o700
+    last = local.make_scratch(tmp_path)
+    assert list(tmp_path.iterdir()) == [last]
+
+
+def _say_where_and_what() -> None:
+    sys.stdout.write("→")
+    Path(os.environ["TMPDIR"], "said").write_text(os.getcwd())
+
+
+@pytest.mark.parametrize("imports", [(), ("json",)])
+def test_a_node_starts_where_the_folder_is_gone_and_prints_what_its_locale_lacks(tmp_path, imports, monkeypatch):
+    import launchpad as lp
+
+    program = lp.Program("says")
+    with program.group("actor"):
+        program.add_node(lp.PyNode(_say_where_and_what))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(local, "_servers", {})
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setenv("LC_ALL", "POSIX")
+    monkeypatch.setenv("PYTHONCOERCECLOCALE", "0")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+    nodes = local.launch(program, tmp_path, roles.Roles([roles.ACTOR._replace(imports=imports)]))
+    monkeypatch.chdir(ROOT)
+    assert nodes._by_name["actor/0"].wait(60) == 0, (tmp_path / "logs/actor/0").read_text()
+    (said,) = (tmp_path / "logs").glob("scratch-*/said")
+    assert said.read_text() == "/" and (tmp_path / "logs/actor/0").read_text() == "?"

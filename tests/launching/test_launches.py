@@ -116,11 +116,12 @@ def test_a_disk_that_was_full_for_a_while_takes_no_incarnation_back(tmp_path, mo
     assert [folder.next_incarnation(), folder.next_incarnation("actor/0")] == [1, 2]
     add = launches.add
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(launches, "add", full)
     assert [folder.next_incarnation("actor/0"), folder.next_incarnation("actor/1")] == [3, 4]
     monkeypatch.setattr(launches, "add", add)
     assert folder.next_incarnation("actor/0") == 5, "the file says 3"
+    assert folder.next_incarnation() == 6 and json.loads((tmp_path / "run/launches.json").read_text())[-1]["incarnation"] == 6
     folder.close()

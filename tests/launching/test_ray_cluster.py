@@ -165,9 +165,10 @@ def launched(monkeypatch, tmp_path):
         fake = FakeRay(described, dict(free))
         made.append(fake)
         monkeypatch.setitem(sys.modules, "ray", fake)
-        (tmp_path / "logs/scratch").mkdir(parents=True)
-        (tmp_path / "job.pkl").write_bytes(b"")
-        starts = [commands.Command("actor/0", tmp_path / "job.pkl", 0, ())]
+        data = tmp_path / "logs/scratch/actor/job.pkl"
+        data.parent.mkdir(parents=True)
+        data.write_bytes(b"")
+        starts = [commands.Command("actor/0", data, 0, ())]
         placed = ray_cluster.Placement(wait_seconds=0.3, **placement)
         kinds = roles.Roles([roles.ACTOR])
         return fake, ray_cluster.Nodes(starts, kinds, tmp_path, placed, "a token", should_stop=lambda: False)

@@ -1,5 +1,8 @@
 """A table whose worker has ended is found, and takes its run no further down than to its newest checkpoint."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 import reverb
 
-from impala.launching import table_node
+from impala.launching import local, table_node
 
 
 @pytest.fixture
@@ -46,6 +49,17 @@ def test_an_idle_a_busy_and_a_full_table_live(server):
     with pytest.raises(Exception, match="Flush"):  # noqa: B017, DeadlineExceededError has no public name
         write(client, "queue", 1.0)
     assert looks(client, workers, 8) == 8 * [None]
+
+
+@pytest.mark.soak
+def test_a_web_proxy_is_not_asked_for_a_table(server, tmp_path):
+    """As on the hosts of companies and universities; Reverb would wait for it until its deadline."""
+    proxies = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    bare = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    code = f"import reverb; reverb.Client('localhost:{server.port}').server_info(timeout=5)"
+    for more, status in (({}, 1), (local.node_environment("", tmp_path), 0)):
+        done = subprocess.run([sys.executable, "-c", code], env=bare | proxies | more, capture_output=True, check=False)
+        assert done.returncode == status, done.stderr[-1000:]
 
 
 def test_one_priority_below_zero_ends_a_table_and_is_found(server):

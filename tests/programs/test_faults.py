@@ -145,9 +145,12 @@ def test_an_environment_that_hangs_in_the_learners_own_process_is_noticed_too(tm
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", ["impala", "dqn"])
-def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(tmp_path, monkeypatch, program):
-    """As Ctrl-C does: by an actor's environment, and by the one that DQN's learner has in its own process."""
+@pytest.mark.parametrize("program, more", [("impala", []), ("impala", ["--actor.num-actors", 3]), ("dqn", [])])
+def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(tmp_path, monkeypatch, program, more):
+    """As Ctrl-C does: by an actor's environment, and by the one that DQN's learner has in its own process.
+
+    Several may call it, one after the other: as a second Ctrl-C that would end the learner before its checkpoint.
+    """
     monkeypatch.setenv("IMPALA_TEST_FAULT", "stop:3000")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "faulty.yaml").write_text(CONFIG)
@@ -155,9 +158,10 @@ def test_a_node_that_calls_launchpads_stop_ends_the_run_in_order(tmp_path, monke
         "impala": ["--config", tmp_path / "faulty.yaml"],
         "dqn": ["dqn_catch", "--environment.name", "tests.faults.game:Faulty-v0", "--evaluator.num-episodes", 0],
     }[program], tmp_path / "run"  # fmt: skip
-    process = start("train", *command, "--run", folder, "--target-return", "null")
+    process = start("train", *command, "--run", folder, "--target-return", "null", *more)
     output, errors = process.communicate(timeout=START_SECONDS + END_SECONDS)
     assert process.returncode == 0 and survivors(process) == [], errors
+    assert "a node has called lp.stop()" in output
     assert checkpoints.read_state(folder / "checkpoints")["frames"] == int(rows(folder)[-1]["frames"]) > 0
     assert restarts(folder) == []
 
