@@ -9,7 +9,14 @@ done
 for file in "$run"/member_[0-9]*/{config.yaml,population.csv}; do  # of a population; its episodes are too many
   if [ -e "$file" ]; then install -D -m 644 "$file" "$topic${file#"$run"}"; fi
 done
-sed -i "s#$PWD/##g; s#$HOME#~#g" "$topic/command.txt" "$topic/launches.json"
+.venv/bin/python - "$PWD" "$topic/command.txt" "$topic/launches.json" <<'END'  # no paths of this machine
+import os, pathlib, sys
+here, *files = sys.argv[1:]
+home = os.environ.get("HOME", "")
+for path in map(pathlib.Path, files):
+    text = path.read_text().replace(here + "/", "")
+    path.write_text(text.replace(home, "~") if len(home) > 1 else text)
+END
 .venv/bin/impala plot "$run" --output "$topic/curves.png"
 for file in "$run"/{member_[0-9]*/,}metrics.csv; do  # last: by them run_list.sh knows what is kept whole
   if [ -e "$file" ]; then install -D -m 644 "$file" "$topic${file#"$run"}"; fi
