@@ -29,8 +29,7 @@ def test_it_learns_to_hold_the_pole(word, tmp_path):
 QUICK = [  # name, what differs from the shipped configuration, updates between evaluations, score to reach
     ("apex_cartpole", {"replay.min_size": 500}, 250, 150.0),
     ("r2d2_catch", {"replay.min_size": 500}, 50, 0.8),
-    ("r2d2_cartpole", {"replay.min_size": 700, "learner.learning_rate_schedule": "constant", "replay.samples_per_insert": 32,
-                       "learner.batch_size": 16}, 75, 150.0),
+    ("r2d2_cartpole", {"replay.min_size": 700, "learner.learning_rate_schedule": "constant"}, 75, 150.0),
 ]  # fmt: skip
 
 
