@@ -62,6 +62,22 @@ def _not_of_this_process(name: str, token: str | None) -> str | None:
     return None
 
 
+_NOT_HERE = {  # (what changes nothing, what is expected)
+    "population.size": (1, "1"), "learner.num_learners": (1, "1"), "target_return": (None, "learn(target_return=…)"),
+    "evaluator.num_episodes": (0, "evaluate(episodes=…)"),
+}  # fmt: skip
+
+
+def _refuse_what_nobody_reads(given: dict) -> None:
+    """Raises ConfigError for keys of what there is none of in one process, unless they say as much."""
+    lines = [
+        f"Impala: {key}={given[key]}: all is done in this process; expected {expected}"
+        for key, (nothing, expected) in _NOT_HERE.items() if given.get(key, nothing) != nothing
+    ]  # fmt: skip
+    if lines:
+        raise config_lib.ConfigError(lines)
+
+
 class Impala:
     """An IMPALA agent for `environment`.
 
@@ -83,7 +99,14 @@ class Impala:
         defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), (overrides or {}).get("agent.name")
         defaults = {key: x for key, x in defaults.items() if agent is None or uses.is_of_agent(key, agent)}
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
-        config = config_lib.build({}, defaults | chosen | (overrides or {}))
+        given = dict(overrides or {})
+        batch_size = given.get("learner.batch_size", 0)
+        if isinstance(batch_size, int) and uses.is_of_agent("replay.queue_size", agent or "actor_critic"):
+            defaults["replay.queue_size"] = max(32, batch_size)  # there is no queue, but batches must fit into it
+        _refuse_what_nobody_reads(given)
+        config = config_lib.build({}, defaults | chosen | given)
+        for line in config_lib.without_effect(config):
+            print(f"NOTE: {line}", file=sys.stderr)
         checking.check(config)
         self._begin(config, lag)
 
@@ -95,8 +118,8 @@ class Impala:
         except config_lib.ConfigError as error:
             line = f"Impala: {error.lines[0]}; `impala evaluate` and `impala export` take runs of all programs"
             raise config_lib.ConfigError([line]) from None
-        self.config, self._lag = config, lag
-        self._lockstep = lockstep.Lockstep(config, lag=lag, incarnation=incarnation)
+        self.config, self._lag = config, int(lag)
+        self._lockstep = lockstep.Lockstep(config, lag=self._lag, incarnation=incarnation)
         self._scores: collections.deque[float] = collections.deque(maxlen=WINDOW)
 
     @property

@@ -60,12 +60,10 @@ class Lockstep:
     ):  # fmt: skip
         if lag < 0:
             raise ValueError(f"lag={lag}; expected a number of updates, 0 or more")
-        self._config, self._lag = config, lag
-        num_tasks = len(config.environment.tasks)
+        self._config, self._lag, self._incarnation = config, lag, incarnation
         checking.check_lockstep(config)
-        environments = environments or [
-            parts.make_environment(config, config.num_fresh // num_tasks, task=task) for task in range(num_tasks)
-        ]
+        self._given, self._closing = environments, []
+        self._environments = environments = environments or self._make_environments()
         num_games = sum(environment.num_environments for environment in environments)
         if num_games != config.num_fresh:
             raise ValueError(f"environments: {num_games} copies; expected {config.num_fresh}, a batch's fresh chunks")
@@ -81,11 +79,20 @@ class Lockstep:
         self._replay: collections.deque[Chunk] = collections.deque(maxlen=config.replay.size)
         self._random = np.random.default_rng([config.seed, 1, incarnation])
         self.frames, self.num_episodes = 0, 0
-        outputs, steps = policies.network_outputs(self._acting), []
-        self._closing = [environment.close for environment in environments]
-        for task, environment in enumerate(environments):
-            seed, n = parts.lane_seed(config, incarnation, 0, task), environment.num_environments
-            behaviour = agents.behaviour_of_lane(config, spec, task * n, n, config.num_fresh)
+        self._begin_acting()
+
+    def _make_environments(self) -> list:
+        num_tasks = len(self._config.environment.tasks)
+        num_each = self._config.num_fresh // num_tasks
+        return [parts.make_environment(self._config, num_each, task=task) for task in range(num_tasks)]
+
+    def _begin_acting(self) -> None:
+        """Begins new episodes and unrolls; nothing is played before `_play`."""
+        config, outputs, steps = self._config, policies.network_outputs(self._acting), []
+        self._closing = [environment.close for environment in self._environments]
+        for task, environment in enumerate(self._environments):
+            seed, n = parts.lane_seed(config, self._incarnation, 0, task), environment.num_environments
+            behaviour = agents.behaviour_of_lane(config, self.spec, task * n, n, config.num_fresh)
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,
                 seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
@@ -98,6 +105,19 @@ class Lockstep:
             steps.append(actor.steps(seed))
             self._closing.append(close)
         self._steps = actors.interleave(steps)
+
+    def _play(self) -> list[Episode]:
+        """Plays on; after an exception of an environment, or an interrupt, the next call begins new episodes."""
+        try:
+            return next(self._steps)
+        except BaseException:
+            for close in self._closing[len(self._environments) if self._given else 0 :]:
+                close()
+            self._incarnation += 1
+            self._unroll.clear()
+            self._environments = self._given or self._make_environments()
+            self._begin_acting()
+            raise
 
     def close(self) -> None:
         """Closes environments and ends threads."""
@@ -131,7 +151,7 @@ class Lockstep:
         finished: list[Episode] = []
         while self.frames < total_frames:
             while len(self._unroll) < self._config.num_fresh:
-                finished += next(self._steps)
+                finished += self._play()
             batch = self._next_batch()
             result = self.learner.update(batch, **scheduled(self.frames))
             self.frames += int(result.metrics["num_transitions"]) * self.spec.frames_per_step
@@ -154,40 +174,60 @@ class ReplayLockstep:
 
     def __init__(self, config: Config):
         self._config, agent, self._random = config, agents.of(config), np.random.default_rng([config.seed, 1])
-        n = config.actor.num_actors * config.actor.num_environments
         self._is_prioritised = is_prioritised = config.has_use_for("replay.priority_exponent")
-        self._environment = parts.make_environment(config, n, **parts.training_limits(config))
+        self._environment, self._finished = self._make_environment(), []
+        n = self._environment.num_environments
         self.spec = self._environment.spec
         self.network = agent.make_network(config, self.spec)
         self.learner = agent.make_learner(config, self.network)
-        self.frames, self.num_episodes = 0, 0
-        if is_prioritised:
-            ladder = agent.make_ladder(config)
-            exploration = lambda frames: ladder  # noqa: E731
-        else:
-            exploration = agent.make_exploration(config, self.spec)
-        are_sequences = hasattr(agent, "make_writer")
+        self.frames, self.num_episodes, self._incarnation = 0, 0, 0
         self.replay = MemoryWindows(
             config.replay.size // config.window.fresh, n, lengths=lengths(agent.make_chunk_spec(config, self.spec)),
             priority_exponent=config.replay.priority_exponent if is_prioritised else 0.0,
         )  # fmt: skip
-        seed, origin = parts.lane_seed(config, 0, 0, 0), Origin(config.seed, 0, 0, 0, 0)
+        self._begin_acting()
+
+    def _begin_acting(self) -> None:
+        """Begins new episodes; nothing is played before `_play`."""
+        config, agent, n = self._config, agents.of(self._config), self._environment.num_environments
+        if self._is_prioritised:
+            ladder = agent.make_ladder(config)
+            exploration = lambda frames: ladder  # noqa: E731
+        else:
+            exploration = agent.make_exploration(config, self.spec)
+        seed, origin = parts.lane_seed(config, self._incarnation, 0, 0), Origin(config.seed, 0, 0, 0, 0)
         behaviour = agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames))
         outputs = policies.with_version(policies.network_outputs(self.network), lambda: self.learner.num_updates)
         policy = policies.make(outputs, self.spec, n, seed=seed, behaviour=behaviour)
         where = dict(origin=origin, sink=self.replay, on_steps=self._count)
-        if are_sequences:
+        if hasattr(agent, "make_writer"):
             writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where)
         else:
             writer = WindowWriter(
                 self.spec, n, length=config.agent.n_step, kept=behaviour.kept, **where,
-                prioritise=agent.make_prioritise(config, self.network) if is_prioritised else None,
+                prioritise=agent.make_prioritise(config, self.network) if self._is_prioritised else None,
             )  # fmt: skip
         actor = actors.Actor(
             self._environment, policy, writer, lambda: self.learner.num_updates, unroll_length=config.window.fresh,
             origin=origin,
         )  # fmt: skip
         self._steps = actor.steps(seed)
+
+    def _play(self) -> list[Episode]:
+        """Plays on; after an exception of the environment, or an interrupt, the next call begins new episodes."""
+        try:
+            return next(self._steps)
+        except BaseException:
+            self.close()
+            self._incarnation += 1
+            self._environment = self._make_environment()
+            self._begin_acting()
+            raise
+
+    def _make_environment(self):
+        config = self._config
+        n = config.actor.num_actors * config.actor.num_environments
+        return parts.make_environment(config, n, **parts.training_limits(config))
 
     def _count(self, num_steps: int) -> None:
         self.frames += num_steps * self.spec.frames_per_step
@@ -198,13 +238,14 @@ class ReplayLockstep:
 
     def updates(self, total_frames: int | None = None) -> Iterator[Update]:
         """Yields after every update, until `total_frames` (by default the configured number) were played."""
-        replay, learner, total = self._config.replay, self._config.learner, total_frames or self._config.total_frames
-        scheduled, finished = agents.of(self._config).make_schedules(self._config, total), []
+        replay, learner = self._config.replay, self._config.learner
+        total = self._config.total_frames if total_frames is None else total_frames
+        scheduled = agents.of(self._config).make_schedules(self._config, total)
         exponent = replay.importance_exponent if self._is_prioritised else None
         fresh, trained = self._config.window
         ratio = (replay.samples_per_insert or 1.0) * fresh / trained  # draws of each window
         while self.frames < total:
-            finished += next(self._steps)
+            self._finished += self._play()
             num_due = (self.replay.num_inserted - replay.min_size / fresh) * ratio
             while num_due >= self.learner.num_updates * learner.batch_size:
                 drawn = self.replay.sample(learner.batch_size, self._random)
@@ -214,9 +255,9 @@ class ReplayLockstep:
                     priority = result.chunks["priority"]
                     is_sound = np.isfinite(priority) & (priority > 0)  # of an update that was skipped they may not be
                     self.replay.update(drawn["key"][is_sound], priority[is_sound])
+                finished, self._finished = self._finished, []
                 self.num_episodes += len(finished)
                 yield Update(self.learner.num_updates, self.frames, batch, result.metrics, finished)
-                finished = []
 
 
 class ServedLockstep:
@@ -250,7 +291,7 @@ class ServedLockstep:
 
         Schedules end where the configuration says, as the server's do.
         """
-        total, finished, pushed = total_frames or self._config.total_frames, [], []
+        total, finished, pushed = self._config.total_frames if total_frames is None else total_frames, [], []
         while self.frames < total:
             worker = self._workers[len(pushed) if self._is_round else self._number % len(self._workers)]
             while (batch := worker.batch()) is None:

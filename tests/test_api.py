@@ -176,3 +176,55 @@ def test_runs_that_do_not_learn_from_unrolls_are_refused(tmp_path, program, agen
         f"Impala: program={config.program} with agent.name={agent}; expected one that learns from unrolls (impala, seed, ga3c); "
         "`impala evaluate` and `impala export` take runs of all programs"
     ]
+
+
+class Interrupted(Guess):
+    """Raises at each step whose number, over all copies, is in `at`."""
+
+    at, num_steps = set(), 0
+
+    def step(self, action):
+        Interrupted.num_steps += 1
+        if Interrupted.num_steps in Interrupted.at:
+            raise KeyboardInterrupt
+        return super().step(action)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_what_was_interrupted_while_it_played_learns_on(lag, monkeypatch):
+    """As in a notebook, whose kernel is interrupted."""
+    monkeypatch.setattr(Interrupted, "at", {700, 5_000})
+    monkeypatch.setattr(Interrupted, "num_steps", 0)
+    agent, updates = Impala(Interrupted, lag=lag, overrides={"learner.learning_rate_frames": 10_000}), []
+    for total in (1_500, 8_000):
+        before = len(updates)
+        with pytest.raises(KeyboardInterrupt):
+            agent.learn(total, on_update=updates.append)
+        assert before < len(updates) and [update.index for update in updates] == list(range(1, len(updates) + 1))
+    agent.learn(8_000, on_update=updates.append)
+    assert all(np.isfinite(update.metrics["loss"]) for update in updates) and agent.evaluate(64).mean > 0.8
+    assert len({int(update.index - 1 - update.batch.weights_version.numpy().min()) for update in updates[3:]}) <= 2
+
+
+def test_numbers_of_numpys_and_large_batches_are_taken():
+    agent = Impala(Guess, lag=np.int64(1), overrides={"learner.batch_size": 64})
+    assert agent.learn(64 * 20 * 3).network is not None and type(agent._lag) is int
+
+
+@pytest.mark.parametrize("key, value, expected", [
+    ("population.size", 4, "1"), ("learner.num_learners", 2, "1"), ("target_return", 1.0, "learn(target_return=…)"),
+    ("evaluator.num_episodes", 20, "evaluate(episodes=…)"),
+])  # fmt: skip
+def test_what_one_process_does_not_do_is_refused(key, value, expected):
+    line = line_of(lambda: Impala(Guess, overrides={key: value}))
+    assert line == f"Impala: {key}={value}: all is done in this process; expected {expected}"
+
+
+def test_what_is_set_and_changes_nothing_is_said(capsys):
+    Impala(Guess, correction="none", overrides={"loss.lambda": 0.9})
+    assert capsys.readouterr().err == "NOTE: loss.lambda=0.9 has no effect on training with loss.correction=none\n"
+
+
+def test_a_function_that_makes_the_same_object_again_is_refused():
+    one = Guess()
+    assert "copies are the same object; expected a new one each time" in line_of(lambda: Impala(lambda: one))

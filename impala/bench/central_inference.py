@@ -70,15 +70,16 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
         server = shared_memory.Server(address, lambda name, number, arrays: method(name, number, *arrays))
         stop = server.close
     context = multiprocessing.get_context("spawn")
-    begun, over = context.Event(), context.Event()
-    count = config.actor.num_actors
-    with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=(begun, over)) as pool:
+    begun, over, asking = context.Event(), context.Event(), context.Semaphore(0)
+    count, shared = config.actor.num_actors, (begun, over, asking)
+    with futures.ProcessPoolExecutor(count, mp_context=context, initializer=_keep, initargs=shared) as pool:
         callers = [pool.submit(_ask, config, spec, transport, address, index) for index in range(count)]
         try:
-            while log.num_environments < 20 * config.actor.num_environments:  # all callers ask, and traces are made
-                if failed := [caller for caller in callers if caller.done()]:
-                    failed[0].result()
-                time.sleep(0.05)
+            for _ in callers:  # until all ask
+                while not asking.acquire(timeout=0.1):
+                    if failed := [caller for caller in callers if caller.done()]:
+                        failed[0].result()
+            time.sleep(1.0)  # batches of all of them may be larger than any before, and are traced
             log.columns()
             begun.set()
             started, before = time.perf_counter(), log.num_environments
@@ -144,12 +145,13 @@ def _predictors(config, spec, outputs):
 
 # --- in the callers' processes
 
-_begun = _over = None
+_FIRST_ROUNDS = 20  # before a caller counts as one that asks
+_begun = _over = _asking = None
 
 
-def _keep(begun, over) -> None:
-    global _begun, _over
-    _begun, _over = begun, over
+def _keep(begun, over, asking) -> None:
+    global _begun, _over, _asking
+    _begun, _over, _asking = begun, over, asking
 
 
 def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
@@ -181,6 +183,8 @@ def _ask(config, spec, transport: str, address: str, actor: int) -> list[float]:
     number = 0
     while not _over.is_set():
         number += 1
+        if number == _FIRST_ROUNDS:
+            _asking.release()
         for index, ask in enumerate(lanes):
             started, pending = under_way[index]
             while not pending.wait(1.0):

@@ -11,10 +11,10 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     """Returns the uncompressed bytes of arrays per emulator frame, by what they hold.
 
     Into a replay table go steps, and windows of them come out, where it is not in the worker's own memory. IMPALA's
-    chunks go into a table and out of it, which is twice. Weights go to each actor once in `weight_period` unrolls,
-    Ape-X's once in `actor.weight_frames`. With central inference observations go one way and actions or predictions the
-    other. With a parameter server gradients go one way and parameters the other, and Gorila's target network now and
-    then.
+    chunks go into a table and out of it, which is twice, and replayed ones out of another. Weights go to each actor
+    once in `weight_period` unrolls, Ape-X's once in `actor.weight_frames`. With central inference observations go one
+    way and actions or predictions the other. With a parameter server gradients go one way and parameters the other, and
+    Gorila's target network now and then.
     """
     from impala import agents
     from impala.acting import remote
@@ -34,7 +34,8 @@ def bytes_per_frame(config: config_lib.Config, spec, num_parameters: int) -> dic
     length = config.learner.unroll_length
     if config.has_use_for("actor.weight_period"):
         steps = config.weight_period * length * num_environments  # between two fetches of weights
-        parts |= {"chunks": 2 * chunk_bytes(), "weights": weights / steps}
+        drawn_again = config.num_replayed / config.num_fresh  # for each fresh chunk, out of the replay table
+        parts |= {"chunks": (2 + drawn_again) * chunk_bytes(), "weights": weights / steps}
     elif config.has_use_for("actor.weight_frames"):
         parts |= {"weights": weights / (config.actor.weight_frames / spec.frames_per_step * num_environments)}
     elif config.has_central_decisions:

@@ -110,14 +110,15 @@ def check_name(name: str) -> str | None:
 
     from impala.environments import handed_in
 
-    registered = gymnasium.registry.get(name)
+    bare = name.removeprefix("ale_py:")  # the module that registers ALE/Pong-v5
+    registered = gymnasium.registry.get(bare)
     if registered is None and name.startswith(handed_in.PREFIX):
         return (
             f"environment.name: {name!r} was handed in to another process, as a class or a function; expected "
             "impala.Impala.load(PATH, ENVIRONMENT), which evaluates and trains it"
         )
     if registered is None or str(registered.entry_point).startswith("ale_py"):  # ale_py's ids, once it is imported
-        if game := _atari_game(name):
+        if game := _atari_game(bare):
             return f"environment.name: {name!r} is played by its game's name here; expected atari:{game}"
     others = [known for known in gymnasium.registry if not known.startswith("ALE/")]
     return None if registered or ":" in name else _unknown(name, [*others, *OWN])

@@ -37,6 +37,8 @@ class Gymnasium:
             **(dict(render_mode="rgb_array") if with_picture else {}),
             vector_kwargs=dict(autoreset_mode=gymnasium.vector.AutoresetMode.NEXT_STEP, copy=True),
         )
+        if len({id(copy.unwrapped) for copy in self._environment.envs}) < num_environments:
+            raise ValueError(f"{name}: {num_environments} copies are the same object; expected a new one each time")
         observation, action = self._environment.single_observation_space, self._environment.single_action_space
         actions, self._to_space = _actions(action)
         seen, self._observe, parts = _observations(observation)

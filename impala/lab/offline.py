@@ -18,6 +18,7 @@ from impala import corrections, evaluation, losses, networks
 from impala.agents import actor_critic
 from impala.config import Config, LossConfig
 from impala.corrections import Targets
+from impala.distributions import CATEGORICAL
 from impala.lab import truths
 from impala.lab.acted import load_chunks, play
 from impala.learning import gradients
@@ -124,7 +125,8 @@ def compare(
       lag: written into the rows, in updates.
       reference: the on-policy gradient (`policy_gradient`).
       truth: V^π of every state of a one-hot observation, or of episode starts (a number); None for no bias.
-      schemes: all by default, those with a target network only if `with_target` is given.
+      schemes: by default all that are defined for the actions, those with a target network only if `with_target` is
+        given.
       with_target: `networks.WithTarget` of `network`, for schemes that have a target network.
 
     Raises:
@@ -134,7 +136,11 @@ def compare(
     seen_with_target = view(with_target, batch, config) if with_target else None
     if schemes is None:
         schemes = make_schemes(config.loss)
-        schemes = {name: one for name, one in schemes.items() if with_target or not one.has_target_network}
+        left_out = () if network.distribution is CATEGORICAL else config_lib.OF_DISCRETE_ACTIONS
+        schemes = {
+            name: one for name, one in schemes.items()
+            if name not in left_out and (with_target or not one.has_target_network)
+        }  # fmt: skip
     valid = counted = seen.valid_t > 0
     state = None
     if isinstance(truth, np.ndarray):
@@ -188,11 +194,11 @@ def lag_study(
 
     Raises:
       ValueError: a lag is negative or longer than the training.
-      ConfigError: the agent learns action values.
+      ConfigError: the agent learns action values, or plays several tasks.
     """
     if not 0 <= min(lags) <= max(lags) <= num_updates:
         raise ValueError(f"lags {list(lags)}; expected each from 0 to the {num_updates} updates of the training")
-    _check_values(config)
+    _check(config, "lag_study")
     training = Lockstep(config)
     target = newest = training.learner.weights()
     history = {0: newest}
@@ -234,9 +240,7 @@ def run_study(
       ConfigError: the run kept no chunks, has no checkpoint, plays several tasks, or learns action values.
     """
     config = config_lib.load(Path(folder) / "config.yaml")
-    _check_values(config)
-    if len(config.environment.tasks) > 1:
-        raise config_lib.ConfigError([f"{folder}: plays several tasks; expected one, whose value is the truth"])
+    _check(config, str(folder))
     batch = load_chunks(folder)
     trained, state = evaluation.load_network(Path(folder), config)
     newest = Weights(state["updates"], [variable.numpy() for variable in trained.trainable_variables])
@@ -247,9 +251,11 @@ def run_study(
     return compare(network, batch, config, lag=lag, reference=reference, truth=truth, schemes=schemes)
 
 
-def _check_values(config: Config) -> None:
+def _check(config: Config, what: str) -> None:
     if config.own_correction_is_of != "values":
         raise config_lib.ConfigError([f"agent.name={config.agent.name}; expected one that learns values of states"])
+    if len(config.environment.tasks) > 1:
+        raise config_lib.ConfigError([f"{what}: plays several tasks; expected one, whose value is the truth"])
 
 
 def _without_target(config: Config) -> Config:
@@ -261,7 +267,7 @@ def _on_policy(network, config: Config, weights: Weights, num_chunks: int) -> tu
     config = _without_target(config)
     on_policy = play(config, weights, num_chunks=8 * num_chunks, seed=config.seed + 1_000)
     reference, _ = policy_gradient(network, view(network, on_policy, config), Scheme(corrections.none))
-    if config.environment.name == "river_swim":
+    if config.environment.name == "river_swim" and network.core_state_shape is None:
         return reference, truths.river_swim_values(network, config)
     seed = config.seed + 3_000
     return reference, truths.monte_carlo_start_value(network, config, num_episodes=num_chunks, seed=seed)

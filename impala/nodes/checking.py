@@ -58,10 +58,13 @@ def check_lockstep(config: Config) -> None:
 
 def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     from impala import environments
+    from impala.environments import handed_in
 
     name = config.environment.tasks[task]
     try:
         environment = make_environment(config, task=task)
+        if name.startswith(handed_in.PREFIX):  # a user's function, which may make the same object each time
+            make_environment(config, 2, task=task).close()
     except (Exception, SystemExit) as error:
         raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
     try:

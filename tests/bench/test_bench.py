@@ -226,6 +226,11 @@ def test_bytes_per_frame_by_hand():
     seldom = traffic.bytes_per_frame(config_lib.load("configs/pong.yaml", {"actor.weight_period": 29}), spec, 1000)
     assert seldom == impala | {"weights": impala["weights"] / 29}
     assert impala["chunks"] == pytest.approx(2 * 14 * 7056 / 10 / 4, rel=0.01)
+    half, most = (
+        traffic.bytes_per_frame(config_lib.load("configs/pong.yaml", {"replay.fraction": fraction}), spec, 1000)["chunks"]
+        for fraction in (0.5, 0.875)
+    )
+    assert (half, most) == (1.5 * impala["chunks"], 4.5 * impala["chunks"]), "one and seven replayed for each fresh chunk"
     assert ga3c["chunks"] == pytest.approx(9 * 7056 / 5 / 4, rel=0.01)
 
 

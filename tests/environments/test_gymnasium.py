@@ -429,7 +429,7 @@ def test_names_are_checked_fast_and_without_tensorflow():
 @pytest.mark.parametrize(
     "name, game",
     [
-        ("ALE/Pong-v5", "pong"), ("PongNoFrameskip-v4", "pong"), ("PongDeterministic-v4", "pong"), ("Pong-v4", "pong"),
+        ("ALE/Pong-v5", "pong"), ("ale_py:ALE/Pong-v5", "pong"), ("PongNoFrameskip-v4", "pong"), ("PongDeterministic-v4", "pong"), ("Pong-v4", "pong"),
         ("Pong-ram-v0", "pong"), ("Pong-ramNoFrameskip-v4", "pong"), ("pong", "pong"), ("ALE/MsPacman-v5", "ms_pacman"),
         ("SpaceInvadersNoFrameskip-v4", "space_invaders"), ("UpNDown-v4", "up_n_down"), ("TicTacToe3D-v5", "tic_tac_toe_3d"),
     ],

@@ -246,3 +246,17 @@ def test_who_learns_action_values_is_not_studied(tmp_path):
     for study in (lambda: offline.run_study(tmp_path), lambda: offline.lag_study(config, [0], num_updates=1)):
         with pytest.raises(config_lib.ConfigError, match="agent.name=q_unrolls; expected one that learns values of states"):
             study()
+
+
+def test_several_tasks_have_no_one_value():
+    tasks = {"environment.name": ["catch", "memory_chain"], "actor.num_lanes": 2, "target_return": None}
+    with pytest.raises(config_lib.ConfigError, match="lag_study: plays several tasks; expected one"):
+        offline.lag_study(config_lib.load("configs/catch.yaml", tasks), [0], num_updates=1)
+
+
+def test_schemes_that_look_at_every_actions_probability_are_left_out_where_there_is_none():
+    """`laser` would take a Gaussian's mean and deviation for logits."""
+    config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "learner.batch_size": 4})
+    rows = offline.lag_study(config, [0, 1], num_updates=1, num_chunks=32)
+    names = {row.scheme for row in rows}
+    assert {"vtrace", "impact"} <= names and not names & config_lib.OF_DISCRETE_ACTIONS
