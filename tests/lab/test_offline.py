@@ -2,6 +2,7 @@
 
 import functools
 
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -248,6 +249,19 @@ def test_who_learns_action_values_is_not_studied(tmp_path):
             study()
 
 
+class Bandit(gymnasium.Env):
+    """The reward is what is done; an episode is one action."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32), gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(action[0]), True, False, {}
+
+
 def test_several_tasks_have_no_one_value():
     tasks = {"environment.name": ["catch", "memory_chain"], "actor.num_lanes": 2, "target_return": None}
     with pytest.raises(config_lib.ConfigError, match="lag_study: plays several tasks; expected one"):
@@ -256,7 +270,8 @@ def test_several_tasks_have_no_one_value():
 
 def test_schemes_that_look_at_every_actions_probability_are_left_out_where_there_is_none():
     """`laser` would take a Gaussian's mean and deviation for logits."""
-    config = config_lib.build({}, {"environment.name": "Pendulum-v1", "network.torso": "mlp", "learner.batch_size": 4})
-    rows = offline.lag_study(config, [0, 1], num_updates=1, num_chunks=32)
+    keys = {"environment.name": f"{__name__}:Bandit", "network.torso": "mlp", "learner.batch_size": 4}
+    config = config_lib.build({}, keys | {"network.hidden_sizes": [4], "learner.unroll_length": 2})
+    rows = offline.lag_study(config, [0], num_updates=1, num_chunks=4)
     names = {row.scheme for row in rows}
     assert {"vtrace", "impact"} <= names and not names & config_lib.OF_DISCRETE_ACTIONS
