@@ -1,10 +1,12 @@
 """Bare calls of each part: what the machine could do if nothing stood between the parts."""
 
 import itertools
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 
 from impala import config as config_lib
 
@@ -21,7 +23,18 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 
 
 def environment_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of one actor's environments with random actions on all cores."""
+    """Agent steps/s of one actor's environments with random actions on all cores.
+
+    Only Atari's take threads: of others each core steps some in a process of its own, and their rates are added.
+    """
+    if all(name.startswith("atari:") for name in config.environment.tasks):
+        return _random_rate(config, seconds)
+    count, spawn = len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(count, spawn) as pool:
+        return sum(pool.map(_random_rate, [config] * count, [seconds] * count))
+
+
+def _random_rate(config: config_lib.Config, seconds: float) -> float:
     import numpy as np
 
     from impala import sampling
