@@ -68,14 +68,25 @@ _NOT_HERE = {  # (what changes nothing, what is expected)
 }  # fmt: skip
 
 
-def _refuse_what_nobody_reads(given: dict) -> None:
-    """Raises ConfigError for keys of what there is none of in one process, unless they say as much."""
+def _refuse_what_nobody_reads(config: config_lib.Config) -> None:
+    """Raises ConfigError for keys of what there is none of in one process, where they are set to something."""
+    leaves = {leaf.key: leaf for leaf in uses.leaves(config)}
     lines = [
-        f"Impala: {key}={given[key]}: all is done in this process; expected {expected}"
-        for key, (nothing, expected) in _NOT_HERE.items() if given.get(key, nothing) != nothing
-    ]  # fmt: skip
+        f"Impala: {key}={leaves[key].value}: all is done in this process; expected {expected}"
+        for key, (nothing, expected) in _NOT_HERE.items()
+        if key in leaves and leaves[key].is_set and leaves[key].value != nothing
+    ]
     if lines:
         raise config_lib.ConfigError(lines)
+
+
+def _queue_of(overrides: dict) -> dict:
+    """Returns the queue that a batch fits into; there is none, but a configuration has one."""
+    learner = overrides.get("learner")
+    size = overrides.get("learner.batch_size", learner.get("batch_size") if isinstance(learner, dict) else None)
+    agent = overrides.get("agent.name", "actor_critic")
+    is_of_it = isinstance(size, numbers.Integral) and uses.is_of_agent("replay.queue_size", agent)
+    return {"replay.queue_size": max(32, int(size))} if is_of_it else {}
 
 
 class Impala:
@@ -99,14 +110,11 @@ class Impala:
         defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), (overrides or {}).get("agent.name")
         defaults = {key: x for key, x in defaults.items() if agent is None or uses.is_of_agent(key, agent)}
         chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
-        given = dict(overrides or {})
-        batch_size = given.get("learner.batch_size", 0)
-        if isinstance(batch_size, int) and uses.is_of_agent("replay.queue_size", agent or "actor_critic"):
-            defaults["replay.queue_size"] = max(32, batch_size)  # there is no queue, but batches must fit into it
-        _refuse_what_nobody_reads(given)
-        config = config_lib.build({}, defaults | chosen | given)
+        config = config_lib.build({}, defaults | _queue_of(overrides or {}) | chosen | (overrides or {}))
+        _refuse_what_nobody_reads(config)
         for line in config_lib.without_effect(config):
-            print(f"NOTE: {line}", file=sys.stderr)
+            if "total_frames" not in line:  # `learn` is told how long
+                print(f"NOTE: {line}", file=sys.stderr)
         checking.check(config)
         self._begin(config, lag)
 
@@ -165,6 +173,7 @@ class Impala:
     def save(self, path: str | Path) -> Path:
         """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it."""
         path = Path(path)
+        config_lib.refuse_patterns(path.resolve(), "save:")
         path.mkdir(parents=True, exist_ok=True)
         from impala.environments import handed_in
 

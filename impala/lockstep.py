@@ -107,16 +107,18 @@ class Lockstep:
         self._steps = actors.interleave(steps)
 
     def _play(self) -> list[Episode]:
-        """Plays on; after an exception of an environment, or an interrupt, the next call begins new episodes."""
-        try:
-            return next(self._steps)
-        except BaseException:
+        """Plays on; after an exception of an environment, or an interrupt, with new episodes."""
+        if self._steps is None:
             for close in self._closing[len(self._environments) if self._given else 0 :]:
                 close()
             self._incarnation += 1
             self._unroll.clear()
             self._environments = self._given or self._make_environments()
             self._begin_acting()
+        try:
+            return next(self._steps)
+        except BaseException:
+            self._steps = None
             raise
 
     def close(self) -> None:
@@ -127,7 +129,8 @@ class Lockstep:
     def _sync_weights(self) -> int:
         self._acting_version = self.learner.num_updates
         if self._lag:
-            self._versions.append(self.learner.weights())
+            if not self._versions or self._versions[-1].version < self._acting_version:  # else an unroll begins anew
+                self._versions.append(self.learner.weights())
             assign_weights(self._acting_variables, self._versions[0])
             self._acting_version = self._versions[0].version
         return self._acting_version
@@ -214,14 +217,16 @@ class ReplayLockstep:
         self._steps = actor.steps(seed)
 
     def _play(self) -> list[Episode]:
-        """Plays on; after an exception of the environment, or an interrupt, the next call begins new episodes."""
-        try:
-            return next(self._steps)
-        except BaseException:
+        """Plays on; after an exception of the environment, or an interrupt, with new episodes."""
+        if self._steps is None:
             self.close()
             self._incarnation += 1
             self._environment = self._make_environment()
             self._begin_acting()
+        try:
+            return next(self._steps)
+        except BaseException:
+            self._steps = None
             raise
 
     def _make_environment(self):

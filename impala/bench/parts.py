@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
 from impala import config as config_lib
 
@@ -30,8 +31,16 @@ def environment_rate(config: config_lib.Config, seconds: float) -> float:
     if all(name.startswith("atari:") for name in config.environment.tasks):
         return _random_rate(config, seconds)
     count, spawn = len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
-    with futures.ProcessPoolExecutor(count, spawn) as pool:
+    with futures.ProcessPoolExecutor(count, spawn, initializer=_keep, initargs=(spawn.Barrier(count),)) as pool:
         return sum(pool.map(_random_rate, [config] * count, [seconds] * count))
+
+
+_all_are_ready: Any = None  # a barrier of the processes that measure at once
+
+
+def _keep(barrier) -> None:
+    global _all_are_ready
+    _all_are_ready = barrier
 
 
 def _random_rate(config: config_lib.Config, seconds: float) -> float:
@@ -43,6 +52,8 @@ def _random_rate(config: config_lib.Config, seconds: float) -> float:
     random, n = np.random.default_rng(0), environment.num_environments
     sampler, uniform = sampling.of(environment.spec.actions), _uniform(environment.spec, n)
     environment.reset(0)
+    if _all_are_ready is not None:
+        _all_are_ready.wait(60)
 
     def step():
         environment.send(sampler.sample(uniform, random))

@@ -18,6 +18,7 @@ from impala.config.reading import (
     over,
     parse_overrides,
     read_yaml,
+    refuse_patterns,
 )
 from impala.config.schema import MAY_CHANGE_ON_RESUME, Config
 from impala.config.sections import (
@@ -38,5 +39,5 @@ __all__ = [
     "MAY_CHANGE_ON_RESUME", "OF_DISCRETE_ACTIONS", "Config", "ConfigError", "Correction", "Count", "Finite",
     "Fraction", "Frames", "LearningRate", "LossConfig", "NonNegative", "Positive", "QCorrection", "as_data", "build",
     "describe", "documented", "dump", "flatten", "keys", "load", "nearest", "over", "parse_overrides", "read_yaml",
-    "shipped", "without_effect",
+    "refuse_patterns", "shipped", "without_effect",
 ]  # fmt: skip

@@ -104,6 +104,13 @@ def read_yaml(path: str | Path) -> dict:
     return data
 
 
+def refuse_patterns(folder: Path, option: str) -> None:
+    """Raises ConfigError for a folder below which TensorFlow and Reverb would find no checkpoint again."""
+    if odd := " ".join(each for each in "[*?\\" if each in str(folder)):
+        line = f"{option} {folder}: TensorFlow would find no checkpoint below a name with {odd}; expected another name"
+        raise ConfigError([line])
+
+
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}."""
     overrides, errors, arguments = {}, [], list(arguments)

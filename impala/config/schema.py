@@ -38,7 +38,7 @@ from impala.config.sections import (
 
 Program = Literal["impala", "seed", "ga3c", "dqn", "apex", "a3c", "dppo", "gorila"]
 _APART = 1_000_003  # between the seeds of a population's members
-Patience = Annotated[float, Field(ge=10, le=1e9)]  # a node at work may be silent for some seconds
+Patience = Annotated[float, Field(ge=10, le=1e9)]  # seconds; a node at work may be silent for some
 
 
 DEFAULTS_OF = {  # by program, or pair of program and agent

@@ -85,11 +85,7 @@ class GridConfig(pydantic.BaseModel):
                 raise ValueError(f"variants: {name!r}: entropy_cost is what entropy_costs sets; expected it there")
         if "policy_epsilon" in self.q_agent:
             raise ValueError("q_agent: policy_epsilon is what policy_epsilons sets; expected it there")
-        q_based = [scheme for scheme in self.schemes if self.is_q_based(scheme)]
-        for key in ("policy_epsilons", "q_agent"):
-            if key in self.model_fields_set and not q_based:
-                raise ValueError(f"{key}={getattr(self, key)}: no scheme corrects action values; expected one")
-        if q_based:
+        if q_based := [scheme for scheme in self.schemes if self.is_q_based(scheme)]:
             if not self.num_evaluations:
                 raise ValueError(
                     f"num_evaluations=0: training episodes of {q_based[0]!r} explore and say less than those of a "

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -237,6 +238,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, output: i
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # where temporary files go was looked up by the server, perhaps for an earlier launch
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # Python's own random numbers are seeded anew in every child
     sys.argv = argv

@@ -15,7 +15,6 @@ from impala import own, provenance
 from impala.launching import launches, processes
 
 _LOOK_SECONDS = 0.1
-_OF_PATTERNS = "[*?\\"  # in a path, to TensorFlow and Reverb
 PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -95,10 +94,7 @@ class RunFolder:
             raise config_lib.ConfigError(
                 [f"--run {self.path}: cannot be locked: {error.strerror}; expected a file system that locks files"]
             ) from None
-        lock.seek(0)
-        lock.truncate()
-        lock.write(f"process {os.getpid()} on {platform.node()}")
-        lock.flush()
+        _write_holder(lock)
         return lock
 
     def _refuse_others(self) -> None:
@@ -223,9 +219,7 @@ def _resolved(path: str | Path) -> Path:
     except (OSError, RuntimeError) as error:  # a name too long, another user's folder; a link to itself
         reason = error.strerror if isinstance(error, OSError) else "a link that leads to itself"
         raise config_lib.ConfigError([f"--run {path}: {reason}; expected a folder of yours"]) from None
-    if odd := " ".join(each for each in _OF_PATTERNS if each in str(found)):
-        line = f"--run {found}: TensorFlow would find no checkpoint below a name with {odd}; expected another name"
-        raise config_lib.ConfigError([line])
+    config_lib.refuse_patterns(found, "--run")
     return found
 
 
@@ -269,13 +263,25 @@ def is_running(folder: Path) -> bool:
     return _is_locked(folder / "lock")
 
 
+def _write_holder(lock) -> None:
+    lock.seek(0)
+    lock.truncate()
+    lock.write(f"process {os.getpid()} on {platform.node()}")
+    lock.flush()
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[bool]:
     """Holds the run folder while it is looked at or changed; yields whether nobody else did."""
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context((folder / "lock").open("a"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOOK_SECONDS)  # `is_running` may have looked just now
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_holder(lock)
         except BlockingIOError:
             yield False
             return

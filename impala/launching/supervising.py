@@ -177,8 +177,9 @@ class Supervisor:
         if len(failed) < len(ended) or is_refused or self._interrupts.count:
             return Outcome(self._end())
         if group := {name: status for name, status in failed.items() if not roles.of(name).returns_alone}:
-            lost = [name for name in group if self._nodes.node(name).facts.get("lost_host")]  # its peers end after it
-            worst = lost[0] if lost else _worst(group, self._first)
+            of = {name: self._nodes.node(name).facts for name in group}  # of these the peers end after it:
+            causes = [name for name in group if of[name].get("ends_run") or of[name].get("lost_host")]
+            worst = causes[0] if causes else _worst(group, self._first)
             failed = {worst: group[worst]}
         for name, status in failed.items():
             seconds = self._seconds_to_return(name, status)
@@ -233,6 +234,8 @@ class Supervisor:
         whom = f"all nodes but {', '.join(kept)}" if kept else "all nodes"
         self._say(f"{name} {how}{self._why(name)}: {whom} start again, from the newest checkpoint")
         self._stop(spared=kept)
+        if self._nodes.wants_end:  # a later launch would not know
+            self._interrupts.ask()
         saved = [facts["saved_updates"] for facts in self._saved()]
         lost = sum(facts.get("frames", facts["saved_frames"]) - facts["saved_frames"] for facts in self._saved())
         updates = ", ".join(f"{of_member:,}" for of_member in saved)

@@ -63,8 +63,6 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     name = config.environment.tasks[task]
     try:
         environment = make_environment(config, task=task)
-        if name.startswith(handed_in.PREFIX):  # a user's function, which may make the same object each time
-            make_environment(config, 2, task=task).close()
     except (Exception, SystemExit) as error:
         raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
     try:
@@ -75,6 +73,11 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
         environment.close()
     if fault:
         raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
+    if name.startswith(handed_in.PREFIX) and config.num_fresh > 1:  # by a function that may return one object again
+        try:
+            make_environment(config, 2, task=task).close()
+        except Exception as error:
+            raise ConfigError([f"environment.name: {name!r} cannot be made twice: {error}"]) from None
     return environment.spec
 
 

@@ -11,8 +11,7 @@ each other's checkpoints, which also hold their fitness: none waits for another,
 where it was.
 
 Fitness is the mean return of the last 100 episodes of each task, human-normalised if human scores exist
-(`monitoring.scores`); a period has at least as many, so that a member that has copied another is judged by episodes of
-its own. A
+(`monitoring.scores`); a period has at least as many, so that who has copied another is judged by episodes of its own. A
 hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a factor on its configured and scheduled
 value. If a member has several learners, the first one decides and tells the others; if it has a parameter server, that
 applies what the optimizer needs, and tells its workers what the loss needs.

@@ -238,8 +238,6 @@ NAN = float("nan")
     (Q_BASED | dict(q_agent={"target_perod": 7}), "agent.target_perod: unknown key; did you mean agent.target_period?"),
     (variant(correction="vtrase"), "did you mean vtrace?"),
     (variant(correction="vtrace", entropy_cost=0.1), "variants: 'other': entropy_cost is what entropy_costs sets"),
-    (dict(policy_epsilons=[0.0, 0.1]), "policy_epsilons=[0.0, 0.1]: no scheme corrects action values"),
-    (dict(q_agent={"target_period": 7}), "q_agent={'target_period': 7}: no scheme corrects action values"),
     (variant(clip_rho=2.0), "variants: 'other'; expected a name of its own that `schemes` lists, and its `correction`"),
     (dict(variants={"unused": {"correction": "vtrace"}}), "variants: 'unused'; expected a name of its own"),
     (dict(schemes=["vtrace"], variants={"vtrace": {"correction": "none"}}), "variants: 'vtrace'; expected a name of its own"),

@@ -284,3 +284,17 @@ def test_a_node_starts_where_the_folder_is_gone_and_prints_what_its_locale_lacks
     assert nodes._by_name["actor/0"].wait(60) == 0, (tmp_path / "logs/actor/0").read_text()
     (said,) = (tmp_path / "logs").glob("scratch-*/said")
     assert said.read_text() == "/" and (tmp_path / "logs/actor/0").read_text() == "?"
+
+
+def test_a_child_puts_temporary_files_where_it_is_told_to(tmp_path):
+    """What the server has imported may have looked up an earlier launch's folder, which is gone."""
+    (tmp_path / "now").mkdir()
+    with local.signals_blocked():
+        server = fork_server.ForkServer(["absl.testing.absltest"], str(tmp_path), os.environ | {"TMPDIR": "/var/tmp"})
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text("import tempfile; print(tempfile.gettempdir())")
+    with log.open("w") as output:
+        environment = os.environ | {"TMPDIR": str(tmp_path / "now")}
+        child = server.start([sys.executable, str(script)], environment, output, lambda: False)
+    assert child.wait(30) == 0 and log.read_text() == f"{tmp_path / 'now'}\n"
+    server.close()

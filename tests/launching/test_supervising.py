@@ -263,15 +263,19 @@ def test_a_node_whose_host_is_lost_young_comes_back_however_often(facts, seconds
     assert found == 3 * [True] if seconds else found[1:] == [False, False]
 
 
-def test_of_a_group_that_a_lost_host_ends_the_one_that_was_there_is_to_blame():
-    """Its peers notice, and end by themselves before it is said of the host."""
+@pytest.mark.parametrize("fact, cause, statuses", [
+    ("lost_host", "learner/1", {"learner/0": 75, "learner/1": 75}),
+    ("ends_run", "learner/0", {"learner/0": 75, "learner/1": 0}),  # no checkpoint could be written for hours
+])  # fmt: skip
+def test_of_a_group_the_one_that_knows_why_it_ended_is_to_blame(fact, cause, statuses):
+    """Its peers notice, and end by themselves before it is said of a host; or they were told to end by it."""
 
     class Group(Nodes):
         def node(self, name):
-            return super().node(name)._replace(facts={"has_trained": True, "lost_host": name == "learner/1"})
+            return super().node(name)._replace(facts={"has_trained": True, "is_done": False, fact: name == cause})
 
         def ended(self):
-            return {"learner/0": 75, "learner/1": 75}
+            return statuses
 
     blamed = []
     watched = supervising.Supervisor(
@@ -279,7 +283,7 @@ def test_of_a_group_that_a_lost_host_ends_the_one_that_was_there_is_to_blame():
     )  # fmt: skip
     watched._seconds_to_return = lambda name, status: blamed.append(name) or 1.0
     watched._bring_back = lambda *_: supervising.LAUNCH_AGAIN
-    assert watched._bury_ended() == supervising.LAUNCH_AGAIN and blamed == ["learner/1"]
+    assert watched._bury_ended() == supervising.LAUNCH_AGAIN and blamed == [cause]
 
 
 def test_a_node_that_asks_for_the_end_ends_the_run_in_order():

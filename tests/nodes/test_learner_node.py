@@ -71,7 +71,7 @@ def test_a_table_that_is_told_to_end_before_its_learner_is_no_failure(make_node,
         try:
             return get(timeout_seconds)
         except RuntimeError:
-            threading.Timer(seconds, node.stop.set).start()
+            threading.Timer(seconds, node.stop.set).start() if seconds else node.stop.set()
             raise
 
     node._source.get = signalled
