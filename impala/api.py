@@ -69,7 +69,7 @@ _NOT_HERE = {  # (what changes nothing, what is expected)
 
 
 def _refuse_what_nobody_reads(config: config_lib.Config) -> None:
-    """Raises ConfigError for keys of what there is none of in one process, where they are set to something."""
+    """Raises ConfigError if a key is set that one process has no use for: several members or learners, an evaluator."""
     leaves = {leaf.key: leaf for leaf in uses.leaves(config)}
     lines = [
         f"Impala: {key}={leaves[key].value}: all is done in this process; expected {expected}"
@@ -81,7 +81,7 @@ def _refuse_what_nobody_reads(config: config_lib.Config) -> None:
 
 
 def _queue_of(overrides: dict) -> dict:
-    """Returns the queue that a batch fits into; there is none, but a configuration has one."""
+    """Returns a queue as large as the batch: a configuration is refused without one, though nothing here uses it."""
     learner = overrides.get("learner")
     size = overrides.get("learner.batch_size", learner.get("batch_size") if isinstance(learner, dict) else None)
     agent = overrides.get("agent.name", "actor_critic")

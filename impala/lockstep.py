@@ -42,7 +42,24 @@ class Update(NamedTuple):
     episodes: list[Episode]
 
 
-class Lockstep:
+class _Playing:
+    """Plays by a generator, `_steps`, which an exception of an environment, or an interrupt, ends.
+
+    The next call then plays on with new episodes: `_begin_anew` makes the generator again, for another `_incarnation`.
+    """
+
+    def _play(self) -> list[Episode]:
+        if self._steps is None:
+            self._incarnation += 1
+            self._begin_anew()
+        try:
+            return next(self._steps)
+        except BaseException:
+            self._steps = None
+            raise
+
+
+class Lockstep(_Playing):
     """Trains `config` step by step; iterate over `updates()`.
 
     Args:
@@ -106,20 +123,12 @@ class Lockstep:
             self._closing.append(close)
         self._steps = actors.interleave(steps)
 
-    def _play(self) -> list[Episode]:
-        """Plays on; after an exception of an environment, or an interrupt, with new episodes."""
-        if self._steps is None:
-            for close in self._closing[len(self._environments) if self._given else 0 :]:
-                close()
-            self._incarnation += 1
-            self._unroll.clear()
-            self._environments = self._given or self._make_environments()
-            self._begin_acting()
-        try:
-            return next(self._steps)
-        except BaseException:
-            self._steps = None
-            raise
+    def _begin_anew(self) -> None:
+        for close in self._closing[len(self._environments) if self._given else 0 :]:  # what was given is played again
+            close()
+        self._unroll.clear()
+        self._environments = self._given or self._make_environments()
+        self._begin_acting()
 
     def close(self) -> None:
         """Closes environments and ends threads."""
@@ -163,7 +172,7 @@ class Lockstep:
             finished = []
 
 
-class ReplayLockstep:
+class ReplayLockstep(_Playing):
     """The same for an agent that replays: plays `config.steps_per_update` steps for each update, in this thread.
 
     Windows, or sequences, are kept in memory. The network that learns also acts, so decisions use the weights of the
@@ -216,18 +225,10 @@ class ReplayLockstep:
         )  # fmt: skip
         self._steps = actor.steps(seed)
 
-    def _play(self) -> list[Episode]:
-        """Plays on; after an exception of the environment, or an interrupt, with new episodes."""
-        if self._steps is None:
-            self.close()
-            self._incarnation += 1
-            self._environment = self._make_environment()
-            self._begin_acting()
-        try:
-            return next(self._steps)
-        except BaseException:
-            self._steps = None
-            raise
+    def _begin_anew(self) -> None:
+        self.close()
+        self._environment = self._make_environment()
+        self._begin_acting()
 
     def _make_environment(self):
         config = self._config

@@ -24,7 +24,7 @@ def add(path: Path, folders: Iterable[Path], node: str = "", *, least: int = 1) 
 
     Args:
       folders: of the run's agents, whose TensorBoard event files also show how many launches there were.
-      least: what the incarnation is at least.
+      least: the incarnation is this number or a larger one.
 
     Raises:
       OSError: the disk is full or not writable.

@@ -228,3 +228,22 @@ def test_what_does_not_fit_together_is_one_line_before_anything_starts(arguments
 def test_replay_s_keys_are_refused_beside_v_trace(tmp_path, capsys):
     (line,) = refused(capsys, "train", "seed_catch", "--run", tmp_path / "run", "--replay.min-size", 7)
     assert "replay.min_size=7: not with program=seed and agent.name=actor_critic; expected 50000" in line
+
+
+def test_what_was_interrupted_while_it_played_goes_on(monkeypatch):
+    """With the replay that it has, and new episodes."""
+    training = make_lockstep(total_frames=1_600)
+    updates = training.updates()
+    first = [next(updates) for _ in range(3)]
+
+    def interrupted(action):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._environment, "send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(updates)
+    count = len(training.replay)
+    rest = list(training.updates())
+    assert training.frames >= 1_600 and rest[0].index > first[-1].index and len(training.replay) > count > 0
+    assert [update.index for update in rest] == list(range(rest[0].index, rest[-1].index + 1))
+    training.close()
