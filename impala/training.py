@@ -1,10 +1,9 @@
 """`impala train`: checks a configuration, launches its program here or on a Ray cluster, and watches over it."""
 
 import contextlib
-import ctypes.util
 import errno
 import functools
-import importlib.util
+import importlib
 import itertools
 import math
 import os
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from impala import config as config_lib
+from impala import devices
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -334,29 +334,23 @@ def _table_mb(config, spec, budget: float) -> dict[str, float]:
 
 
 def _check_devices(config: config_lib.Config, threads: bool) -> None:
-    if (config.learner.jit_compile or config.network.bfloat16) and not _num_gpus():
-        key = "learner.jit_compile" if config.learner.jit_compile else "network.bfloat16"
-        raise config_lib.ConfigError([f"{key}: got True; expected false without a GPU, where it is slower"])
+    num_gpus, learns_on_gpus = devices.num_gpus(), not config.has_parameter_server
+    if config.learner.jit_compile and not num_gpus:
+        raise config_lib.ConfigError(["learner.jit_compile: got True; expected false without a GPU: it is slower"])
+    if config.network.bfloat16 and not (learns_on_gpus and num_gpus or devices.processor_has_bfloat16()):
+        raise config_lib.ConfigError([
+            "network.bfloat16: got True; expected false where neither a GPU learns nor the processor has avx512_bf16 "
+            "or amx_bf16, since it is slower there"
+        ])  # fmt: skip
     num_learners = config.learner.num_learners
     if num_learners > 1 and threads:
         raise config_lib.ConfigError([
             f"learner.num_learners={num_learners}: learners need a process each; expected 1 with --threads"
         ])  # fmt: skip
     counts = {"learner.num_learners": num_learners, "population.size": config.population.size}
-    learns_on_gpus = not config.has_parameter_server
-    if learns_on_gpus and 0 < _num_gpus() < math.prod(counts.values()):
+    if learns_on_gpus and 0 < num_gpus < math.prod(counts.values()):
         said = " times ".join(f"{key}={count}" for key, count in counts.items() if count > 1)
         raise config_lib.ConfigError([
-            f"{said}: this machine shows {_num_gpus()} GPUs; expected a GPU for each, or "
+            f"{said}: this machine shows {num_gpus} GPUs; expected a GPU for each, or "
             "CUDA_VISIBLE_DEVICES= to learn on CPUs"
         ])  # fmt: skip
-
-
-def _num_gpus() -> int:
-    """Returns how many GPUs the learners may use, without importing TensorFlow; 0 if there are no CUDA libraries."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    has_cuda = importlib.util.find_spec("nvidia") or ctypes.util.find_library("cudart")  # of [gpu], or the system's
-    if visible in ("", "-1") or not has_cuda:
-        return 0
-    present = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return min(present, len(visible.split(","))) if visible else present

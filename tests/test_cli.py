@@ -155,29 +155,6 @@ def test_a_replay_larger_than_memory_is_refused(capsys, tmp_path):
     assert len(just_too_large) == 1 and "80 % of this machine's memory" in just_too_large[0]
 
 
-@pytest.mark.parametrize("visible, found, expected", [
-    (None, True, 2), ("0", True, 1), ("", True, 0), ("-1", True, 0), ("0,1,2", True, 2), (None, False, 0),
-])  # fmt: skip
-def test_learners_are_counted_against_gpus_where_gpus_are_used(monkeypatch, capsys, tmp_path, visible, found, expected):
-    """Two device files; a machine without CUDA's libraries learns on its CPU, however many it has."""
-    import ctypes.util
-    import importlib.util
-
-    monkeypatch.setattr(training.Path, "glob", lambda path, pattern: iter(["/dev/nvidia0", "/dev/nvidia1"]))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libcudart.so" if found else None)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert training._num_gpus() == expected
-    config = config_lib.load("configs/catch.yaml", {"learner.num_learners": 4})
-    if expected:
-        with pytest.raises(config_lib.ConfigError, match=f"num_learners=4: this machine shows {expected} GPUs"):
-            training._check_devices(config, threads=False)
-    else:
-        training._check_devices(config, threads=False)
-
-
 def test_all_errors_at_once(capsys):
     lines = refused(capsys, *CATCH, "--learner.batch_szie", 4, "--seed", -1, "--loss.discount", 1.5)
     assert len(lines) == 3
@@ -338,7 +315,7 @@ def test_a_member_of_a_population_is_no_run_of_its_own(capsys, tmp_path):
 
 DROPPED = """
 import signal, time
-from impala import cli
+from impala import cli, training
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored where the tests run in the background
 

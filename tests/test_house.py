@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "timing": set(),
     "traces": set(),
     "own": set(),
+    "devices": set(),
     "config": {"own"},
     "corrections": {"types", "returns"},
     "losses": {"types", "returns", "distributions", "corrections"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
     # A run's folder holds the resolved configuration and compares it on resume.
     "launching": {"types", "config", "provenance", "own"},
     # What configures a network, a loss and a learner is written once: in `agents`.
-    "agents": {*BASE, *STATIONS, "config"},
+    "agents": {*BASE, *STATIONS, "config", "devices"},
     "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},
     "programs": {"types", "replay", "acting", "config", "launching", "agents", "nodes"},
     "lockstep": {*BASE, *STATIONS, "config", "agents", "nodes", "programs"},
@@ -62,7 +63,7 @@ MAY_IMPORT = {
     "lab": {*BASE, *STATIONS, "config", "provenance", "agents", "nodes", "lockstep", "evaluation"},
     # It measures the program through processes and limits the threads of its own: `launching.processes`.
     "bench": {*BASE, *STATIONS, "config", "agents", "nodes", "lockstep", "launching"},
-    "training": {*BASE, *STATIONS, "config", "agents", "nodes", "launching"},
+    "training": {*BASE, *STATIONS, "config", "devices", "agents", "nodes", "launching"},
     "cli": {"config", "training", "nodes", "launching", "learning", "monitoring", "evaluation", "export", "lab", "bench"},
     "__main__": {"cli"},
     "__init__": set(),  # lazy: it imports whatever is asked for, by name

@@ -32,7 +32,7 @@ def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
     """Makes the configured network, the same for the same seed; with a target copy if the loss needs one.
 
-    `on_cpu` keeps it in float32 whatever `network.bfloat16` says, as bfloat16 is slower there.
+    `on_cpu` keeps it in float32 on a processor without bfloat16, whatever `network.bfloat16` says.
     """
     from impala import networks
     from impala.losses.rewards import REWARD_CLIPPING
@@ -43,7 +43,8 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
             spec, torso=network.torso, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation,
             core=network.core, core_size=network.core_size, clip_reward=REWARD_CLIPPING[config.loss.reward_clipping],
             popart_step=config.loss.popart_step if config.loss.popart else None,
-            num_tasks=len(config.environment.tasks), bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,
+            num_tasks=len(config.environment.tasks), bfloat16=shared.uses_bfloat16(config, on_cpu=on_cpu),
+            seed=config.seed,
         )  # fmt: skip
 
     return networks.WithTarget(make(), make()) if has_target_network(config.loss) else make()

@@ -32,7 +32,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
     if config.agent.separate_networks:
         network = separate.make(
             spec, torso=config.network.torso, hidden_sizes=config.network.hidden_sizes,
-            normalisation=config.network.normalisation, bfloat16=config.network.bfloat16 and not on_cpu,
+            normalisation=config.network.normalisation, bfloat16=shared.uses_bfloat16(config, on_cpu=on_cpu),
             seed=config.seed,
         )  # fmt: skip
     else:

@@ -36,7 +36,7 @@ def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False)
         network = config.network
         return q_values.make(
             spec, torso=network.torso, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation,
-            is_dueling=config.agent.dueling, bfloat16=network.bfloat16 and not on_cpu, seed=config.seed,
+            is_dueling=config.agent.dueling, bfloat16=shared.uses_bfloat16(config, on_cpu=on_cpu), seed=config.seed,
         )  # fmt: skip
 
     return q_values.WithTarget(make(), make(), num_stacked=spec.num_stacked)

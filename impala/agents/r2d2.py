@@ -34,7 +34,7 @@ def make_pair(config: Config, spec: EnvironmentSpec, *, burn_in: int, on_cpu: bo
     def make():
         torso = torsos.make(
             network.torso, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=seed,
-            bfloat16=network.bfloat16 and not on_cpu,
+            bfloat16=shared.uses_bfloat16(config, on_cpu=on_cpu),
         )  # fmt: skip
         core = None
         if network.core == "lstm":

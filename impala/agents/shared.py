@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from impala import own
+from impala import devices, own
 from impala.config import Config, ConfigError, LossConfig
 from impala.types import Chunk, EnvironmentSpec
 
@@ -41,6 +41,11 @@ def bound(function: Callable, loss: LossConfig) -> Callable:
     """Binds those parameters of `function` that the configuration has under the same name."""
     names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}
     return functools.partial(function, **{name: getattr(loss, name) for name in names})
+
+
+def uses_bfloat16(config: Config, *, on_cpu: bool) -> bool:
+    """Returns whether torsos compute in bfloat16: as configured, but on a processor without it in float32."""
+    return config.network.bfloat16 and (not on_cpu or devices.processor_has_bfloat16())
 
 
 def make_optimizer(config: Config, variables):

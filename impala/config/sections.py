@@ -122,7 +122,7 @@ class NetworkConfig(Model):
     normalisation: Literal["median", "mean", "plain", "raw"] = "median"  # of frames: networks/features.py
     core: Literal["none", "lstm"] = "none"  # memory between torso and heads, fed the last action and reward as well
     core_size: Size = 256  # units of the LSTM
-    bfloat16: bool = False  # the torso's arithmetic; for GPUs, refused on a CPU
+    bfloat16: bool = False  # the torso's arithmetic; refused where neither GPU nor processor has it
 
     @model_validator(mode="before")
     @classmethod
