@@ -5,8 +5,8 @@ PYTHON is an interpreter that has stable-baselines3, ale-py and opencv-python-he
 other, on an otherwise idle machine: `impala train ppo_baselines`, the same transitions by two workers of four
 environments each, the latter in bfloat16 where the processor has it, and Stable-Baselines3's PPO with its environments
 in one process and in one each. All have eight environments, 128 steps, four passes in minibatches of 256 and the Nature
-network, and but for the third of ours compute in float32, as Stable-Baselines3 always does. Frames are the emulator's, four a
-step, counted from ten seconds after the first update, or from the end of the first iteration.
+network, and but for the third of ours compute in float32, as Stable-Baselines3 always does. Frames are the emulator's,
+four a step, counted from ten seconds after the first update, or from the end of the first iteration.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from impala import devices, provenance
 
 CONFIG = Path("configs/ppo_baselines.yaml").resolve()
 TWO_WORKERS = ("--actor.num-actors", "2", "--actor.num-environments", "4", "--learner.batch-size", "4",
-               "--actor.num-lanes", "1")  # fmt: skip
+               "--actor.num-lanes", "1", "--actor.num-tensorflow-threads", "1")  # fmt: skip
 NARROW = "impala, two workers, bfloat16"
 
 
