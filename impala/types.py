@@ -5,13 +5,15 @@ k stacked frames (1 where observations are not stacked). Reverb signatures, zero
 `chunk_spec`, so that a field is described once.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 # Of a `Chunk` in a table of overlapping windows, these columns have a time axis; of the others the last value is kept.
 WINDOW_COLUMNS = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
+_TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies an array that begins elsewhere
 SMALLEST_PROBABILITY = 1e-6  # of an ε-greedy policy, acting or learning: logarithms and ratios stay finite
 
 
@@ -212,6 +214,14 @@ def map_fields(function, *chunks: Chunk) -> Chunk:
 
 def _is_empty(field) -> bool:
     return isinstance(field, tuple) and not field  # an `ArraySpec` is never empty
+
+
+def empty(shape: Sequence[int], dtype=np.float32) -> np.ndarray:
+    """Returns an array of no particular values, at an address where TensorFlow uses an array without copying it."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + _TENSOR_ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _TENSOR_ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def zeros(spec: Chunk) -> Chunk:

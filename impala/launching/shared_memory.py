@@ -27,6 +27,8 @@ from pathlib import Path
 
 import numpy as np
 
+from impala.types import empty
+
 Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
 
 _ALIGNMENT, _HELLO_BYTES, _ERROR_BYTES = 64, 60_000, 2_000
@@ -219,7 +221,9 @@ class Caller:
         failed, length = _ANSWER.unpack(_receive(self._socket, _ANSWER.size))
         if failed:
             raise CallFailed((_receive(self._socket, length) or b"").decode(errors="replace"))
-        return [array.copy() for array in self._results]
+        results = [empty(array.shape, array.dtype) for array in self._results]
+        _copy(self._results, results)
+        return results
 
     def close(self) -> None:
         """Ends the connection."""

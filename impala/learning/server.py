@@ -28,6 +28,7 @@ import tensorflow as tf
 from impala.learning.parameters import copies_of
 from impala.timing import TimeAccount
 from impala.traces import Traced
+from impala.types import empty
 
 _SLICE_SECONDS = 0.2
 
@@ -109,6 +110,7 @@ class ParameterServer:
         restore(state, self._variables, self._optimizers)
         self.version, self.frames, self.statistics = state.version, state.frames, np.asarray(state.statistics)
         self._schedule, self._rules, self._merge, self._should_stop = schedule, rules, merge, should_stop
+        self._copies, self._copied = [], -1  # of the parameters, and of which version
         self._target = list(state.target) or (self.read()[2] if rules.target_period else [])
         self.num_replaced = self._least_version = 0  # how often all was replaced; the version then
         self._newest: dict[int, tuple[int, int, int]] = {}  # by worker: its last gradient's life, number, update
@@ -168,9 +170,11 @@ class ParameterServer:
             return verdict
 
     def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
-        """Returns version, frames, copies of the parameters, and the statistics."""
+        """Returns version, frames, copies of the parameters, not to be written to, and the statistics."""
         with self._changed:
-            return self.version, self.frames, copies_of(self._variables), self.statistics
+            if self._copied != self.version:  # at a barrier all workers get the same ones
+                self._copies, self._copied = copies_of(self._variables), self.version
+            return self.version, self.frames, self._copies, self.statistics
 
     def target(self) -> tuple[int, list[np.ndarray]]:
         """Returns the number of θ⁻ and its parameters."""
@@ -293,11 +297,7 @@ class ParameterServer:
             return
         pushes, told = zip(*sound)
         with self._account.part("applying"):
-            gradients = pushes[0].gradients
-            for push in pushes[1:]:
-                gradients = [total + more for total, more in zip(gradients, push.gradients)]
-            if self._rules.is_mean and len(pushes) > 1:
-                gradients = [total / np.float32(len(pushes)) for total in gradients]
+            gradients = self._combined(pushes)
             scheduled = self._schedule(self.frames)
             apply = self._apply[pushes[0].worker if len(self._apply) > 1 else 0]
             apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
@@ -305,13 +305,26 @@ class ParameterServer:
         self.statistics = self._merge(self.statistics, sum(push.increments for push in pushes))
         self.version += 1
         if self._rules.target_period and self.version % self._rules.target_period == 0:
-            self._target = copies_of(self._variables)
+            self._target = self.read()[2]
         for push in pushes:
             self._newest[push.worker] = (push.life, push.number, self.version)
             self.frames += push.num_frames
             self.staleness[self.version - 1 - push.version] += 1
         for accepted in told:
             accepted(self.version)
+
+    def _combined(self, pushes: Sequence[Push]) -> Sequence[np.ndarray]:
+        """Returns the sum of gradients in this order, or their mean."""
+        if len(pushes) == 1:
+            return pushes[0].gradients
+        totals = [empty(shape) for shape in self.shapes]
+        for total, *arrays in zip(totals, *(push.gradients for push in pushes)):
+            np.add(arrays[0], arrays[1], out=total)
+            for array in arrays[2:]:
+                total += array
+            if self._rules.is_mean:
+                total /= np.float32(len(pushes))
+        return totals
 
     def _apply_by(self, optimizer, gradients: list[tf.Tensor], learning_rate: tf.Tensor, epsilon: tf.Tensor) -> None:
         optimizer.epsilon.assign(epsilon)

@@ -50,13 +50,14 @@ def test_planes_with_an_episode_start_at_every_position(num_stacked):
     np.testing.assert_array_equal(result, slow_stack(images, is_first, num_stacked))
 
 
-@pytest.mark.parametrize("num_stacked", [1, 4])
-def test_blocks_with_an_episode_start_at_every_position(num_stacked):
+@pytest.mark.parametrize("num_stacked, block, dtype", [(1, 4, np.uint8), (4, 4, np.uint8), (4, 2, np.uint8), (4, 4, np.float32)])
+def test_blocks_with_an_episode_start_at_every_position(num_stacked, block, dtype):
     is_first = first_everywhere_once(6)
-    images = random_frames(6, 7, num_stacked)
-    result = frames.stack_blocks(tf.constant(images), tf.constant(is_first), num_stacked, 4)
-    expected = slow_blocks(slow_stack(images, is_first, num_stacked), 4)
-    assert result.shape == expected.shape == (6, 7, 2, 3, 16 * num_stacked)
+    images = random_frames(6, 7, num_stacked).astype(dtype)
+    result = frames.stack_blocks(tf.constant(images), tf.constant(is_first), num_stacked, block)
+    expected = slow_blocks(slow_stack(images, is_first, num_stacked), block)
+    assert result.shape == expected.shape == (6, 7, 8 // block, 12 // block, block**2 * num_stacked)
+    assert result.dtype == dtype
     np.testing.assert_array_equal(result, expected)
 
 
