@@ -41,7 +41,7 @@ def export(folder: Path, output: Path) -> Path:
 
     if output.exists():
         raise config_lib.ConfigError([f"--output {output}: exists already; expected a new folder"])
-    config = config_lib.load(folder / "config.yaml")
+    config = config_lib.load(folder / "config.yaml", {"network.bfloat16": False})  # it may be served anywhere
     spec = check(config)
     network, state = load_network(folder, config)
     shape, dtype = spec.observation

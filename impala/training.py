@@ -335,12 +335,12 @@ def _table_mb(config, spec, budget: float) -> dict[str, float]:
 
 def _check_devices(config: config_lib.Config, threads: bool) -> None:
     num_gpus, learns_on_gpus = devices.num_gpus(), not config.has_parameter_server
-    if config.learner.jit_compile and not num_gpus:
-        raise config_lib.ConfigError(["learner.jit_compile: got True; expected false without a GPU: it is slower"])
+    if config.learner.jit_compile and not (learns_on_gpus and num_gpus):
+        raise config_lib.ConfigError(["learner.jit_compile: got True; expected false, since no GPU learns here"])
     if config.network.bfloat16 and not (learns_on_gpus and num_gpus or devices.processor_has_bfloat16()):
         raise config_lib.ConfigError([
-            "network.bfloat16: got True; expected false where neither a GPU learns nor the processor has avx512_bf16 "
-            "or amx_bf16, since it is slower there"
+            "network.bfloat16: got True; expected false, since no GPU learns here and the processor has neither "
+            "avx512_bf16 nor amx_bf16"
         ])  # fmt: skip
     num_learners = config.learner.num_learners
     if num_learners > 1 and threads:

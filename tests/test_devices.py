@@ -3,11 +3,13 @@
 import ctypes.util
 import importlib.util
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from impala import agents, devices, training
 from impala import config as config_lib
-from impala import devices, training
-from impala.agents import shared
+from impala.nodes import checking
 
 PROCESSORS = {
     "avx512_bf16": "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n\nprocessor\t: 1\nflags\t\t: fpu\n",
@@ -70,14 +72,39 @@ def test_bfloat16_is_refused_where_what_learns_does_not_have_it(
     if is_taken:
         training._check_devices(config, threads=False)
     else:
-        with pytest.raises(config_lib.ConfigError, match="network.bfloat16: got True; expected false where neither"):
+        with pytest.raises(config_lib.ConfigError, match="network.bfloat16: got True; expected false, since no GPU learns here"):
             training._check_devices(config, threads=False)
 
 
-def test_an_actor_computes_in_bfloat16_where_its_processor_does(processor):
-    narrow = config_lib.load("configs/catch.yaml", {"network.bfloat16": True})
-    wide = config_lib.load("configs/catch.yaml")
-    for name, on_cpu, expected in (("neither", True, False), ("neither", False, True), ("amx_bf16", True, True)):
-        processor(name)
-        assert shared.uses_bfloat16(narrow, on_cpu=on_cpu) == expected
-        assert not shared.uses_bfloat16(wide, on_cpu=on_cpu)
+@pytest.mark.parametrize("agent", ["catch", "dqn_catch", "r2d2_catch", "dppo_catch"])
+@pytest.mark.parametrize("name, num_gpus, on_cpu, expected", [
+    ("neither", 1, True, False), ("neither", 1, False, True), ("neither", 0, False, False), ("amx_bf16", 0, True, True),
+])  # fmt: skip
+def test_networks_compute_in_bfloat16_where_the_machine_does(
+    monkeypatch, processor, agent, name, num_gpus, on_cpu, expected
+):
+    """Whether anything was rounded tells it; parameters are the same, and in float32."""
+    processor(name)
+    monkeypatch.setattr(devices, "num_gpus", lambda: num_gpus)
+    outputs = []
+    for bfloat16 in (True, False):
+        config = config_lib.load(f"configs/{agent}.yaml", {"network.bfloat16": bfloat16})
+        spec = checking.check(config)
+        network = agents.of(config).make_network(config, spec, on_cpu=on_cpu)
+        observation = (2 + np.random.default_rng(1).random((1, 2, *spec.observation.shape))).astype(spec.observation.dtype)
+        inputs = [observation, np.zeros((1, 2), bool)]
+        if network.core_state_shape:
+            inputs += [np.zeros((1, 2), np.int32), *(np.zeros(s, np.float32) for s in ((1, 2), (2, *network.core_state_shape)))]
+        outputs.append(network.numbers(network(*map(tf.constant, inputs)))[0].numpy())
+        assert {variable.dtype for variable in network.trainable_variables} == {tf.float32}
+    narrow, wide = outputs
+    assert (narrow != wide).any() == expected
+    np.testing.assert_allclose(narrow, wide, atol=0.05 * np.abs(wide).max())
+
+
+def test_learner_jit_compile_is_refused_where_workers_learn_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "num_gpus", lambda: 1)
+    training._check_devices(config_lib.load("configs/catch.yaml", {"learner.jit_compile": True}), threads=False)
+    config = config_lib.load("configs/a3c_catch.yaml", {"learner.jit_compile": True})
+    with pytest.raises(config_lib.ConfigError, match="learner.jit_compile: got True; expected false, since no GPU"):
+        training._check_devices(config, threads=False)

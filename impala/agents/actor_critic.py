@@ -32,7 +32,7 @@ def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
     """Makes the configured network, the same for the same seed; with a target copy if the loss needs one.
 
-    `on_cpu` keeps it in float32 on a processor without bfloat16, whatever `network.bfloat16` says.
+    With `on_cpu` no GPU of the machine is used, which decides whether `network.bfloat16` is heeded.
     """
     from impala import networks
     from impala.losses.rewards import REWARD_CLIPPING

@@ -569,8 +569,9 @@ MAY_CHANGE_ON_RESUME = frozenset({
     "log_period_seconds", "liveness_seconds", "memory_growth", "record_chunks", "evaluator.num_episodes",
     "evaluator.period_seconds", "evaluator.greedy", "learner.learning_rate", "learner.learning_rate_schedule",
     "learner.learning_rate_frames", "learner.num_tensorflow_threads", "learner.num_parallel_operations",
-    "actor.num_tensorflow_threads", "actor.niceness", "actor.num_relays", "inference.transport", "server.transport",
-    "server.num_shards", "restarts.max_in_a_row", "restarts.max_per_hour", "population.burn_in_frames",
-    "population.period_episodes", "population.threshold", "population.factor", "population.probability",
+    "network.bfloat16", "actor.num_tensorflow_threads", "actor.niceness", "actor.num_relays", "inference.transport",
+    "server.transport", "server.num_shards", "restarts.max_in_a_row", "restarts.max_per_hour",
+    "population.burn_in_frames", "population.period_episodes", "population.threshold", "population.factor",
+    "population.probability",
     *(f"cluster.{name}" for name in ClusterConfig.model_fields),
 })  # fmt: skip

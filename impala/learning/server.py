@@ -170,10 +170,12 @@ class ParameterServer:
             return verdict
 
     def read(self) -> tuple[int, int, list[np.ndarray], np.ndarray]:
-        """Returns version, frames, copies of the parameters, not to be written to, and the statistics."""
+        """Returns version, frames, copies of the parameters that cannot be written to, and the statistics."""
         with self._changed:
             if self._copied != self.version:  # at a barrier all workers get the same ones
                 self._copies, self._copied = copies_of(self._variables), self.version
+                for array in self._copies:
+                    array.flags.writeable = False
             return self.version, self.frames, self._copies, self.statistics
 
     def target(self) -> tuple[int, list[np.ndarray]]:
@@ -299,6 +301,7 @@ class ParameterServer:
         with self._account.part("applying"):
             gradients = self._combined(pushes)
             scheduled = self._schedule(self.frames)
+            self._copied = -1  # should `apply` fail halfway
             apply = self._apply[pushes[0].worker if len(self._apply) > 1 else 0]
             apply(gradients, *(np.float32(scheduled[name]) for name in ("learning_rate", "epsilon")))
         self.counts[Verdict.ACCEPTED] += len(pushes)

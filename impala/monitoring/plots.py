@@ -20,7 +20,7 @@ _PANELS = (
     ("priority_p95", "priority, 95th percentile"),
     ("priority_max", "priority, largest"),
     ("rho_clipped_fraction", "fraction of ρ > ρ̄"),
-    ("policy_clipped_fraction", "fraction of steps without a policy gradient"),
+    ("policy_clipped_fraction", "fraction without a policy gradient"),
     ("penalty", "weight of the KL penalty, β"),
     ("stale_gradients", "stale gradients, refused"),
     ("outlier_gradients", "outlier gradients, refused"),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from impala import agents, own
+from impala.agents import shared
 from impala.config import Config, ConfigError
 from impala.monitoring import metrics
 from impala.types import Chunk, EnvironmentSpec, map_fields, zeros
@@ -119,8 +120,9 @@ def _torso(config: Config, spec: EnvironmentSpec, word: str) -> str | None:
     def test(_):
         network = config.network
         torso = torsos.make(
-            word, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=config.seed
-        )
+            word, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=config.seed,
+            bfloat16=shared.uses_bfloat16(config, on_cpu=False),
+        )  # fmt: skip
         shape, dtype = spec.observation
         # As in a run: called once, then compiled, for a learner's batch and for an actor's.
         for called in (torso, tf.function(torso, autograph=False)):

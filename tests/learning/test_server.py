@@ -47,6 +47,22 @@ def test_it_applies_what_rmsprop_says():
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+def test_what_is_read_is_of_the_version_said_and_cannot_be_written_to():
+    """All who read one version share its copies."""
+    server, other = make(), State(7, 140, parameters(5), [], np.zeros(0))
+    first = server.read()[2]
+    assert all(one is again for one, again in zip(first, server.read()[2]))
+    with pytest.raises(ValueError, match="read-only"):
+        first[0][...] = 0.0
+    push(server, 0)
+    second = server.read()[2]
+    assert all((one != another).any() for one, another in zip(first, second))
+    np.testing.assert_array_equal(first[0], parameters()[0])
+    server.replace(other)
+    for one, expected in zip(server.read()[2], parameters(5)):
+        np.testing.assert_array_equal(one, expected)
+
+
 @pytest.mark.parametrize("name", ["rmsprop", "centered_rmsprop", "adam", "adagrad"])
 @pytest.mark.parametrize("num_shards", [2, 4])
 def test_shards_are_one_server_bit_for_bit(name, num_shards):
