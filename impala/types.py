@@ -1,19 +1,18 @@
 """Everything that crosses a process boundary, with its shape at every field.
 
-Letters: T unroll length, B chunks in a batch, N environments of one actor, A size of the distribution's parameters,
-k stacked frames (1 where observations are not stacked). Reverb signatures, zeros and test fakes are derived from
+Letters: T unroll length, B chunks in a batch, N environments that step together, a *lane* (an actor's process has one
+or several, which take turns), A size of the distribution's parameters, k stacked frames (1 where observations are not
+stacked). Reverb signatures, zeros and test fakes are derived from
 `chunk_spec`, so that a field is described once.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 # Of a `Chunk` in a table of overlapping windows, these columns have a time axis; of the others the last value is kept.
 WINDOW_COLUMNS = ("observation", "is_first", "a_tm1", "r_t", "discount_t", "logits_tm1")
-_TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies an array that begins elsewhere
 SMALLEST_PROBABILITY = 1e-6  # of an ε-greedy policy, acting or learning: logarithms and ratios stay finite
 
 
@@ -134,7 +133,8 @@ class Origin(NamedTuple):
     """Where a chunk comes from; kept as one int64 vector in the chunk.
 
     run is the run's seed; incarnation numbers its launches and the restarts of single nodes, after which seq begins
-    anew; seq counts the chunks of one environment. task is the index of what is played, 0 where a run has one task.
+    anew; seq counts the chunks of one environment that one table gets. task is the index of what is played, 0 where a
+    run has one task.
     """
 
     run: int
@@ -162,7 +162,7 @@ class Chunk(NamedTuple):
     logits_tm1: Any  # [T, A] float32, parameters of the behaviour distribution, as used: logits of discrete actions
     r_t: Any  # [T] float32, raw
     discount_t: Any  # [T] float32, 0 at termination, 1 otherwise; γ is the learner's
-    weights_version: Any  # [] int64, optimizer updates in the weights that acted; central: [T]; of a window, at its end
+    weights_version: Any  # [] int64, of the weights that acted, see `Weights`; central: [T]; of a window, at its end
     origin: Any  # [6] int64, the fields of Origin
     v_behaviour_tm1: Any = ()  # [T] float32, V(observation[i]) by the weights that acted
     core_state: Any = ()  # […] float32, the one before observation[0]; () for feed-forward networks
@@ -216,14 +216,6 @@ def _is_empty(field) -> bool:
     return isinstance(field, tuple) and not field  # an `ArraySpec` is never empty
 
 
-def empty(shape: Sequence[int], dtype=np.float32) -> np.ndarray:
-    """Returns an array of no particular values, at an address where TensorFlow uses an array without copying it."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + _TENSOR_ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _TENSOR_ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
-
-
 def zeros(spec: Chunk) -> Chunk:
     """Returns a chunk of zeros."""
     return map_fields(lambda s: np.zeros(s.shape, s.dtype), spec)
@@ -246,7 +238,7 @@ class Episode(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Parameters of a network with the number of optimizer updates that made them."""
+    """Parameters of a network; `version` is the number of updates before, those skipped as not finite included."""
 
     version: int
     arrays: list

@@ -27,7 +27,7 @@ from impala.config.sections import CORRECTIONS_OF
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "impala"
 STATIONS = {"corrections", "losses", "environments", "networks", "acting", "replay", "learning", "monitoring"}
-BASE = {"types", "returns", "sampling", "distributions", "timing", "traces", "own"}
+BASE = {"types", "arrays", "returns", "sampling", "distributions", "timing", "traces", "own"}
 
 # A unit is a folder of impala/, or a file directly in it. Each may import itself and these.
 MAY_IMPORT = {
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "traces": set(),
     "own": set(),
     "devices": set(),
+    "arrays": set(),
     "config": {"own"},
     "corrections": {"types", "returns"},
     "losses": {"types", "returns", "distributions", "corrections"},
@@ -47,11 +48,11 @@ MAY_IMPORT = {
     "networks": {"types", "distributions", "own"},
     "acting": {"types", "sampling", "timing", "traces"},
     "replay": {"types", "timing", "traces"},
-    "learning": {"types", "timing", "traces"},
+    "learning": {"types", "timing", "traces", "arrays"},
     # `impala plot` refuses a missing run as the command line does, with a ConfigError: an error class, not a configuration.
     "monitoring": {"types", "config"},
     # A run's folder holds the resolved configuration and compares it on resume.
-    "launching": {"types", "config", "provenance", "own"},
+    "launching": {"types", "config", "provenance", "own", "arrays"},
     # What configures a network, a loss and a learner is written once: in `agents`.
     "agents": {*BASE, *STATIONS, "config", "devices"},
     "nodes": {*BASE, *STATIONS, "config", "launching", "agents"},

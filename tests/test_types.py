@@ -14,7 +14,6 @@ from impala.types import (
     EnvironmentSpec,
     Origin,
     chunk_spec,
-    empty,
     map_fields,
     num_bytes,
     zeros,
@@ -108,12 +107,3 @@ def test_a_part_that_goes_on_counts_up_to_the_moment_of_asking():
         asking.join()
     assert 0.9 < asked[0] <= 1.0
     assert 0.0 < account.fraction("long") <= 1.0
-
-
-@pytest.mark.parametrize("shape, dtype", [((), np.float32), ((3, 5), np.uint8), ((7, 11), np.float64)])
-def test_an_empty_array_is_where_tensorflow_wants_it(shape, dtype):
-    for _ in range(20):
-        array = empty(shape, dtype)
-        assert array.shape == shape and array.dtype == dtype and array.ctypes.data % 64 == 0
-        array[...] = 3
-        assert (array == 3).all() and array.flags.c_contiguous and array.flags.writeable

@@ -13,7 +13,7 @@ _FIRST = Origin(run=0, actor=0, environment=0, incarnation=0, seq=0)
 
 
 class Actor:
-    """Steps N environments with a policy and hands every step to a writer.
+    """Steps the N environments of one lane with a policy and hands every step to a writer.
 
     Args:
       environment: N environments.

@@ -120,7 +120,8 @@ class TableSink:
       client: a `reverb.Client`.
       tables: names; all of their items share the step.
       should_stop: asked twice a second while the queue is full; True abandons the wait.
-      max_pending: items of each table that may be in flight when a call returns: sending overlaps with stepping.
+      max_pending: chunks that may be in flight when a call returns: sending overlaps with stepping. With several tables
+        their items are bounded together.
 
     Raises (on call):
       ValueError: a chunk holds a value that is not finite; nothing of that call is written.

@@ -4,7 +4,7 @@ An agent is a module of this folder. It never asks in which process something ha
 
     check(config, spec)                                 refuses settings that do not fit together
     make_network(config, spec, on_cpu=…)                with whatever else the loss needs, such as a target copy
-    make_behaviour(config, spec, greedy=…, explore=…)   `acting.behaviours.Behaviour`
+    make_behaviour(config, spec, greedy=…)              `acting.behaviours.Behaviour`
     make_chunk_spec(config, spec, version_per_step=…)   what its batches are made of
     make_learner(config, network, group=…)              `learning.learners.Learner`
     make_schedules(config, total_frames)                frames → keyword arguments of `Learner.update`
@@ -12,6 +12,7 @@ An agent is a module of this folder. It never asks in which process something ha
 
 One that explores beyond its policy also has what its programs, named in brackets, use of these:
 
+    make_behaviour(…, explore=…)                        explore: () → how much each environment explores
     make_exploration(config, spec)                      frames → how much all lanes explore (programs/dqn.py, gorila.py)
     make_ladder(config, count=…)                        how much each environment explores (programs/apex.py), [N]
     make_prioritise(config, network)                    `acting.windows.Prioritise`, or None (programs/apex.py)

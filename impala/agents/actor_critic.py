@@ -18,10 +18,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
       ConfigError: the torso does not take the environment's observations, or the correction does not take its actions.
     """
     shared.check_torso(config.network.torso, spec)
-    _check_actions(config.loss.correction, spec)
-
-
-def _check_actions(correction: str, spec: EnvironmentSpec) -> None:
+    correction = config.loss.correction
     if correction in OF_DISCRETE_ACTIONS and not isinstance(spec.actions, Discrete):
         raise ConfigError([
             f"loss.correction: {correction!r} is defined for discrete actions only, and {spec.name} has "
@@ -104,14 +101,9 @@ def make_schedules(config: Config, total_frames: int | None = None) -> Callable[
     """
     from impala.learning.optimizers import SCHEDULES
 
-    learner, loss = config.learner, config.loss
-    total = shared.schedule_end(config, total_frames)
-    schedules = {
-        "learning_rate": SCHEDULES[learner.learning_rate_schedule](learner.learning_rate, total),
-        "entropy_cost": SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, total),
-        "epsilon": SCHEDULES["constant"](learner.epsilon, total),
-    }
-    return lambda frames: {name: schedule(frames) for name, schedule in schedules.items()}
+    loss, of_optimizer = config.loss, shared.make_schedules(config, total_frames)
+    entropy_cost = SCHEDULES[loss.entropy_cost_schedule](loss.entropy_cost, shared.schedule_end(config, total_frames))
+    return lambda frames: of_optimizer(frames) | dict(entropy_cost=entropy_cost(frames))
 
 
 def has_target_network(loss: LossConfig) -> bool:

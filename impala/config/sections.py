@@ -383,7 +383,7 @@ class LearnerConfig(Model):
     num_tensorflow_threads: Workers = 2  # of one operation
     num_parallel_operations: Workers = 1  # of an update that run at once, if none needs another's result
     max_lag: Count | None = None  # updates of policy lag; queue, prefetch and weight period follow, older is dropped
-    num_prefetched_batches: Size | None = None  # by the feeder, each an update of lag; follows from max_lag, else 1
+    num_prefetched_batches: Size | None = None  # that wait, each an update of lag, as one more does; of max_lag, else 1
     jit_compile: bool = False  # XLA; for GPUs, refused on a CPU (3.6 times slower there)
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from impala.types import empty
+from impala.arrays import empty
 
 Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
 

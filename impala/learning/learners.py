@@ -100,7 +100,7 @@ class Learner:
         return result
 
     def weights(self) -> Weights:
-        """Returns copies of the parameters, with the number of updates that made them."""
+        """Returns copies of the parameters, with the number of batches consumed before."""
         return Weights(self.num_updates, [variable.numpy() for variable in self._variables])
 
     def _step(self, batch: Chunk, numbers: tf.Tensor):

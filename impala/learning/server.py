@@ -25,10 +25,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala.arrays import empty
 from impala.learning.parameters import copies_of
 from impala.timing import TimeAccount
 from impala.traces import Traced
-from impala.types import empty
 
 _SLICE_SECONDS = 0.2
 

@@ -101,9 +101,6 @@ class FrameCounter:
     def __init__(self, frames_per_step: int):
         self._frames_per_step, self.frames = frames_per_step, 0
 
-    def has_reached(self, target: float) -> bool:
-        return False
-
     def add_update(self, updates: int, metrics: dict[str, float], chunks: dict) -> None:
         self.add_steps(int(round(metrics.get("num_transitions", 0))))
 

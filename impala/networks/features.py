@@ -15,7 +15,6 @@ import tensorflow as tf
 from impala.networks import frames
 
 layers = tf.keras.layers
-Torso = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Normalisation(NamedTuple):
@@ -38,6 +37,9 @@ class Features(NamedTuple):
 
     values: tf.Tensor  # [n·B, F]
     hidden: dict[str, tf.Tensor]  # [n·B, …, units] by the layer's name
+
+
+Torso = Callable[[tf.Tensor, tf.Tensor], tf.Tensor | Features]  # (observation, is_first) → features
 
 
 class Builder:

@@ -21,8 +21,8 @@ def stack_blocks(frames: tf.Tensor, is_first: tf.Tensor, num_stacked: int, block
     """
     n_k, b, h, w = (frames.shape[i] if frames.shape[i] is not None else tf.shape(frames)[i] for i in range(4))
     rows = tf.reshape(frames, [n_k * b * (h // block), block, w // block, block])
-    if block == 4 and frames.dtype.size == 1:  # a row of a block moves as one number, in a third of the time
-        blocks = tf.bitcast(tf.transpose(tf.bitcast(rows, tf.int32), [0, 2, 1]), frames.dtype)
+    if block == 4 and rows.dtype == tf.uint8:  # a row of a block moves as one number, in a third of the time
+        blocks = tf.bitcast(tf.transpose(tf.bitcast(rows, tf.int32), [0, 2, 1]), tf.uint8)
     else:
         blocks = tf.transpose(rows, [0, 2, 1, 3])
     blocks = tf.reshape(blocks, [n_k, b, h // block, w // block, block * block])

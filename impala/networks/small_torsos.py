@@ -29,7 +29,7 @@ class MinAtarTorso(tf.Module):
         super().__init__("minatar_torso")
         self._convolution, self._dense = build.conv(16, 3, activation="relu"), build.dense(128, "relu")
 
-    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> tf.Tensor:
+    def __call__(self, observation: tf.Tensor, is_first: tf.Tensor) -> Features:
         x = tf.cast(tf.reshape(observation, [-1, *observation.shape[2:]]), tf.float32)  # [n·B, 10, 10, channels]
         hidden = {"conv_1": (x := self._convolution(x))}
         hidden["dense"] = x = self._dense(flat(x))

@@ -77,15 +77,17 @@ class ActorNode:
         report = Reporter(self._reports, self._index, self._incarnation)
         processes.begin(self._stop)
         self._stop.doing = "starting"  # until every lane has reset its environments
-        for count, episodes in enumerate(actors.interleave(loops)):
-            if count == num_lanes:
-                self._stop.doing = "running"
-            if self._stop.is_set():
-                break
-            report.add(episodes)
-            if count % (num_lanes * (length + 1)) == num_lanes * length:  # the unrolls' last step has begun
-                self._fetcher.prefetch()
-            if report.is_due():
-                report.send(actors.total_fractions(self._lanes, self._sink.blocked_fraction()))
-        close_all(self._environments)
+        try:
+            for count, episodes in enumerate(actors.interleave(loops)):
+                if count == num_lanes:
+                    self._stop.doing = "running"
+                if self._stop.is_set():
+                    break
+                report.add(episodes)
+                if count % (num_lanes * (length + 1)) == num_lanes * length:  # the unrolls' last step has begun
+                    self._fetcher.prefetch()
+                if report.is_due():
+                    report.send(actors.total_fractions(self._lanes, self._sink.blocked_fraction()))
+        finally:
+            close_all(self._environments)
         processes.finish()

@@ -56,7 +56,8 @@ class RemoteActorNode(abc.ABC):
                     report.send(actors.total_fractions((actor for actor, _ in lanes), self._blocked_fraction()))
         except remote.Stopped:
             pass
-        close_all(self._environments)
+        finally:
+            close_all(self._environments)
         processes.finish()
 
     def _lane(self, lane: int) -> tuple:

@@ -75,7 +75,7 @@ class Prefetcher:
 
     Args:
       make_batches: makes the iterator; called in that thread.
-      num_prefetched: batches that may wait in the queue, each an update of policy lag.
+      num_prefetched: batches that may wait in the queue; the thread holds one more. Each is an update of policy lag.
     """
 
     def __init__(self, make_batches: Callable[[], Iterator[Chunk]], *, num_prefetched: int = 1):
@@ -144,9 +144,10 @@ class Feeder(Prefetcher):
         self.deduplicator = Deduplicator()
         super().__init__(self._collect, num_prefetched=num_prefetched)
 
-    def counts(self) -> list[int]:
+    def counts(self) -> dict[str, int]:
         """Returns how many chunks came twice, are missing, and were dropped for their age."""
-        return [self.deduplicator.num_duplicates, self.deduplicator.num_gaps, self.num_dropped]
+        seen = self.deduplicator
+        return dict(duplicate_chunks=seen.num_duplicates, missing_chunks=seen.num_gaps, dropped_chunks=self.num_dropped)
 
     def _collect(self) -> Iterator[Chunk]:
         collected, replayed = [], None

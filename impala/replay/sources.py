@@ -46,9 +46,7 @@ class FedSource:
         return self._feeder.get(timeout_seconds)
 
     def counts(self) -> dict[str, int]:
-        if self._feeder is None:
-            return {}
-        return dict(zip(("duplicate_chunks", "missing_chunks", "dropped_chunks"), self._feeder.counts()))
+        return self._feeder.counts() if self._feeder else {}
 
     def columns(self) -> dict[str, Any]:
         return {}
