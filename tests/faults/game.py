@@ -68,5 +68,8 @@ class Faulty(gymnasium.Env):
         is_nan = what == "nan" and _num_steps == int(n) or what == "nans" and _num_steps >= int(n)
         return np.zeros(1, np.float32), np.nan if is_nan else float(action == self._said), True, False, {}
 
+    def close(self):
+        print("the game is closed", flush=True)
+
 
 gymnasium.register("Faulty-v0", entry_point=Faulty, disable_env_checker=True, order_enforce=False)

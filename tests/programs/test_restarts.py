@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from impala import config as config_lib
 from impala.learning import checkpoints
 from tests.programs.running import (
     CATCH,
@@ -212,7 +213,10 @@ def test_what_fails_again_and_again_ends_the_run_with_its_last_words(tmp_path, m
     assert "actor/0 ended with status 1: it starts again" in output
     assert f"actor/0 died {most + 1} times in a row, the last time within 60 s of its start: the run ends" in output
     assert len(restarts(tmp_path / "run")) == most and survivors(process) == []
-    assert (tmp_path / "run/logs/actor-0.log").read_text().count("RuntimeError: the game is broken") == most + 1
+    log = (tmp_path / "run/logs/actor-0.log").read_text()
+    assert log.count("RuntimeError: the game is broken") == most + 1
+    num_environments = config_lib.load(tmp_path / "run/config.yaml").actor.num_environments
+    assert log.count("the game is closed") == (most + 1) * num_environments, "also where one of them fails"
 
 
 def test_what_fails_before_it_ever_ran_is_a_mistake_and_ends_the_run_at_once(tmp_path, monkeypatch):
