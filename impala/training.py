@@ -334,10 +334,12 @@ def _table_mb(config, spec, budget: float) -> dict[str, float]:
 
 
 def _check_devices(config: config_lib.Config, threads: bool) -> None:
+    from impala.agents import shared
+
     num_gpus, learns_on_gpus = devices.num_gpus(), not config.has_parameter_server
     if config.learner.jit_compile and not (learns_on_gpus and num_gpus):
         raise config_lib.ConfigError(["learner.jit_compile: got True; expected false, since no GPU learns here"])
-    if config.network.bfloat16 and not (learns_on_gpus and num_gpus or devices.processor_has_bfloat16()):
+    if config.network.bfloat16 and not shared.uses_bfloat16(config, on_cpu=not learns_on_gpus):
         raise config_lib.ConfigError([
             "network.bfloat16: got True; expected false, since no GPU learns here and the processor has neither "
             "avx512_bf16 nor amx_bf16"

@@ -2,8 +2,7 @@
 
 Letters: T unroll length, B chunks in a batch, N environments that step together, a *lane* (an actor's process has one
 or several, which take turns), A size of the distribution's parameters, k stacked frames (1 where observations are not
-stacked). Reverb signatures, zeros and test fakes are derived from
-`chunk_spec`, so that a field is described once.
+stacked). Reverb signatures, zeros and test fakes are derived from `chunk_spec`, so that a field is described once.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ def check(config: Config, spec: EnvironmentSpec) -> None:
 def make_network(config: Config, spec: EnvironmentSpec, *, on_cpu: bool = False):
     """Makes the configured network, the same for the same seed; with a target copy if the loss needs one.
 
-    With `on_cpu` no GPU of the machine is used, which decides whether `network.bfloat16` is heeded.
+    With `on_cpu` it is for the processor, whatever GPU is there; where that has no bfloat16, it computes in float32.
     """
     from impala import networks
     from impala.losses.rewards import REWARD_CLIPPING
