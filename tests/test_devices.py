@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from impala import agents, devices, training
 from impala import config as config_lib
+from impala.agents import shared
 from impala.nodes import checking
 
 PROCESSORS = {
@@ -100,6 +101,12 @@ def test_networks_compute_in_bfloat16_where_the_machine_does(
     narrow, wide = outputs
     assert (narrow != wide).any() == expected
     np.testing.assert_allclose(narrow, wide, atol=0.05 * np.abs(wide).max())
+
+
+def test_no_gpu_is_looked_for_where_bfloat16_is_off(monkeypatch):
+    """Looking takes a process of its own, and the lab makes thousands of networks."""
+    monkeypatch.setattr(devices, "num_gpus", lambda: pytest.fail("it looked for a GPU"))
+    assert not shared.uses_bfloat16(config_lib.load("configs/catch.yaml"), on_cpu=False)
 
 
 def test_learner_jit_compile_is_refused_where_workers_learn_without_a_gpu(monkeypatch):

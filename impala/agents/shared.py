@@ -45,8 +45,9 @@ def bound(function: Callable, loss: LossConfig) -> Callable:
 
 def uses_bfloat16(config: Config, *, on_cpu: bool) -> bool:
     """Returns whether torsos compute in bfloat16: as configured, but in float32 where this machine has none of it."""
-    learns_on_gpu = not on_cpu and devices.num_gpus() > 0
-    return config.network.bfloat16 and (learns_on_gpu or devices.processor_has_bfloat16())
+    if not config.network.bfloat16:  # before it looks for a GPU, which takes a while
+        return False
+    return devices.processor_has_bfloat16() or not on_cpu and devices.num_gpus() > 0
 
 
 def make_optimizer(config: Config, variables):
