@@ -29,6 +29,13 @@ def head(**environment) -> Iterator[str]:
         process.stdin.close()
 
 
+def add_host_with_another_numpy(cluster, folder: Path):
+    """Adds a host of one CPU to a `ray.cluster_utils.Cluster`, whose packages say that numpy is 9.9."""
+    (folder / "numpy-9.9.dist-info").mkdir()
+    (folder / "numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    return cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(folder)})
+
+
 @contextlib.contextmanager
 def cable(here: str, there: str) -> Iterator[tuple[str, Callable[[str], None]]]:
     """Makes a network of its own at the address `there`, which a cable joins to `here`; needs root, and iproute2.
@@ -56,12 +63,12 @@ def _run(words: str) -> None:
 
 
 @contextlib.contextmanager
-def ray_host(*arguments, within=()) -> Iterator[subprocess.Popen]:
+def ray_host(*arguments, inside=()) -> Iterator[subprocess.Popen]:
     """Starts a host by Ray's own command; yields the process, which is ended with the block.
 
-    `within`: words before that command, such as those that run it in another network.
+    `inside`: words before that command, such as those that run it in another network.
     """
-    command = [*within, Path(sys.executable).parent / "ray", "start", "--block", *arguments]
+    command = [*inside, Path(sys.executable).parent / "ray", "start", "--block", *arguments]
     nowhere = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with subprocess.Popen([*map(str, command)], **nowhere, start_new_session=True) as process:
         try:

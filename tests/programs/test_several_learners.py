@@ -10,6 +10,7 @@ import pytest
 
 from impala.learning import checkpoints
 from impala.monitoring.logs import read_csv
+from tests.faults.figures import within
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
@@ -107,11 +108,10 @@ def test_a_learner_that_never_comes_is_named_within_two_minutes(tmp_path):
         with contextlib.suppress(StopIteration, psutil.NoSuchProcess):
             second = node(process, "learner/1")
             second.suspend()
-    began = time.monotonic()
-    errors = end_of(process)
+    with within(120, "a learner of two never comes: the run has ended"):
+        errors = end_of(process)
     assert process.returncode == 75 and "the learners did not meet: no answer from 1 at " in errors, errors
-    print(f"ended after {time.monotonic() - began:.0f} s")
-    assert time.monotonic() - began < 120 and not survivors(process)
+    assert not survivors(process)
 
 
 @pytest.mark.soak
@@ -142,11 +142,10 @@ def test_a_learner_that_freezes_ends_the_group(tmp_path):
     wait_for(lambda: int(rows(tmp_path / "run")[-1]["updates"]) > 60 + int(last["updates"]), 60, "60 updates more")
     assert max(float(row["lag_max"]) for row in rows(tmp_path / "run") if row["lag_max"]) <= 30
     assert int(rows(tmp_path / "run")[-1]["dropped_chunks"]) % 6 == 0, "the fresh ones of both shares"
-    node(process, "learner/1").send_signal(signal.SIGSTOP)
-    started = time.monotonic()
-    errors = end_of(process)
+    with within(60, "a learner of two is frozen, without restarts: the run has ended"):
+        node(process, "learner/1").send_signal(signal.SIGSTOP)
+        errors = end_of(process)
     assert process.returncode == 75 and "another learner ended or froze, so that all end" in errors, errors
-    assert time.monotonic() - started < 90
     last = rows(tmp_path / "run")[-1]  # the first one kept what they had learned
     assert checkpoints.read_state(tmp_path / "run/checkpoints")["updates"] == int(last["updates"])
     assert survivors(process) == []

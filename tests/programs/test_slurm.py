@@ -10,11 +10,13 @@ import time
 import pytest
 
 from impala.learning import checkpoints
+from tests.faults.figures import within
 from tests.programs.running import ENDLESS, ROOT, rows, run, wait_for
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("slurmctld") or not shutil.which("munged"), reason="no Slurm"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a Slurm of one's own needs root"),
+    pytest.mark.skipif(not shutil.which("slurmctld") or not shutil.which("munged"), reason="no slurmctld, or no munge, here"),
 ]
 CONFIG = """
 ClusterName=test
@@ -81,8 +83,9 @@ def test_a_job_trains_on_two_hosts_ends_with_a_checkpoint_and_resumes_when_it_is
     job = done.stdout.split()[-1]
     log = slurm / "run.slurm.log"
     wait_for(lambda: len(rows(folder)) > 5, 120, "it trains")
-    call("scancel", "--signal=USR1", "--batch", job)  # as before the end of its time
-    wait_for(lambda: "RUNNING" not in call("scontrol", "show", "job", job), 60, "it ends")
+    with within(60, "a job on Slurm gets SIGUSR1: it has ended with a checkpoint"):
+        call("scancel", "--signal=USR1", "--batch", job)  # as before the end of its time
+        wait_for(lambda: "RUNNING" not in call("scontrol", "show", "job", job), 60, "it ends")
     saved = checkpoints.read_state(folder / "checkpoints")["updates"]
     assert saved == int(rows(folder)[-1]["updates"]) > 0
     assert "Restarts=1" in call("scontrol", "show", "job", job), "it is in the queue again"

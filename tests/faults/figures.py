@@ -1,0 +1,42 @@
+"""What each promise of docs/reliability.md took: a test asserts its limit, and writes what was seen down if it is asked to.
+
+IMPALA_FAULT_FIGURES=FILE pytest -m soak …    # a row of FILE for each figure (docs/results/faults)
+"""
+
+import contextlib
+import csv
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from impala import provenance
+
+COLUMNS = ("what", "seen", "unit", "limit", "test", "commit", "machine", "date")
+
+
+@contextlib.contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    """Asserts that the block takes less than `seconds`, and keeps what it took as the figure of `what`."""
+    began = time.monotonic()
+    yield
+    keep(what, time.monotonic() - began, "s", at_most=seconds)
+
+
+def keep(what: str, seen: float, unit: str, *, at_most: float | None = None, at_least: float | None = None) -> None:
+    """Asserts a limit of what was seen, and appends both to the file that IMPALA_FAULT_FIGURES names, if it is set."""
+    if path := os.environ.get("IMPALA_FAULT_FIGURES"):
+        limit = f"≤ {at_most:g}" if at_least is None else f"≥ {at_least:g}"
+        test = os.environ["PYTEST_CURRENT_TEST"].rpartition("/")[2].partition(" ")[0]
+        date = datetime.date.today().isoformat()
+        _append(Path(path), (what, f"{seen:.3g}", unit, limit, test, provenance.commit(), provenance.machine(), date))
+    assert at_most is None or seen <= at_most, f"{what}: {seen:.3g} {unit}; expected at most {at_most:g}"
+    assert at_least is None or seen >= at_least, f"{what}: {seen:.3g} {unit}; expected at least {at_least:g}"
+
+
+def _append(path: Path, row: tuple[str, ...]) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([COLUMNS, row] if is_new else [row])
