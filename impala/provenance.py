@@ -54,6 +54,12 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    """Returns the version of each package that is installed."""
+    found = versions(packages)
+    return {package: found[package] for package in packages if found[package] != "not installed"}
+
+
 def machine() -> str:
     """Returns system, usable cores, processor and memory in a line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

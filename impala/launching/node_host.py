@@ -22,7 +22,7 @@ from impala.launching import addresses, beats, commands, fork_server, local, mem
 from impala.launching.processes import DEVICE_VARIABLE, INCARNATION_VARIABLE, STARTED_VARIABLE
 from impala.launching.rpc.server import BIND_ADDRESS_VARIABLE
 from impala.launching.rpc.tokens import TOKEN_FILE_VARIABLE
-from impala.launching.runs import PACKAGES
+from impala.launching.runs import PACKAGES, SIMULATORS
 from impala.launching.shared_memory import machine
 
 PREFIX = "impala-node-"
@@ -222,6 +222,7 @@ def facts(own_words: Sequence[tuple[str, str]], files: Sequence[Path] = ()) -> d
     found = {"python": platform.python_version(), "commit": provenance.commit_and_edits()}
     found[_FILES] = own.file_and_hash("impala").partition(" sha256:")[2] or "unknown"  # a wheel has no commit
     found |= provenance.versions((*PACKAGES, "ray"))
+    found |= dict.fromkeys(SIMULATORS, "unknown") | provenance.installed(SIMULATORS)  # a node says which one it lacks
     for path in files:
         with contextlib.suppress(OSError):  # it is missing
             found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]

@@ -15,6 +15,7 @@ from impala import own, provenance
 from impala.launching import launches, processes
 
 _LOOK_SECONDS = 0.1
+SIMULATORS = ("minatar", "mujoco")  # which a run may do without
 PACKAGES = ("impala", "tensorflow", "dm-reverb", "dm-launchpad", "numpy", "gymnasium", "ale-py", "grpcio")
 
 
@@ -253,7 +254,8 @@ def config_differences(old: config_lib.Config, new: config_lib.Config) -> list[s
 
 def versions(config: config_lib.Config) -> str:
     """Returns packages, commit, machine, and the files of parts of the user's own, a line each."""
-    lines = [f"{name} {version}" for name, version in provenance.versions(PACKAGES).items()]
+    found = provenance.versions(PACKAGES) | provenance.installed(SIMULATORS)
+    lines = [f"{name} {version}" for name, version in found.items()]
     lines += [f"commit {provenance.commit()}", f"machine {provenance.machine()}"]
     return "\n".join([*lines, *(f"{key} {word} {own.file_and_hash(word)}" for key, word in config.own_words)]) + "\n"
 
