@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -75,6 +76,19 @@ def ray_host(*arguments, inside=()) -> Iterator[subprocess.Popen]:
             yield process
         finally:
             process.terminate()
+
+
+@contextlib.contextmanager
+def host_without(folder: Path, address: str) -> Iterator[None]:
+    """Adds a host of five CPUs to the cluster at `address`, which sees an empty disk at `folder`; needs root."""
+    hidden = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', folder)
+    before = num_alive(address)
+    with ray_host("--address", address, "--num-cpus", 5, inside=hidden):
+        deadline = time.monotonic() + 60
+        while num_alive(address) == before:
+            assert time.monotonic() < deadline, "the host has joined"
+            time.sleep(0.5)
+        yield
 
 
 def num_alive(address: str) -> int:

@@ -21,9 +21,18 @@ from impala.launching.restarts import Restarts
 from impala.learning import checkpoints
 from tests.faults import certificates
 from tests.faults.figures import within
-from tests.faults.hosts import add_host_with_another_numpy, cable, growing_cluster, head, num_alive, ray_host
+from tests.faults.hosts import (
+    add_host_with_another_numpy,
+    cable,
+    growing_cluster,
+    head,
+    host_without,
+    num_alive,
+    ray_host,
+)
 from tests.programs.running import (
     CATCH,
+    END_SECONDS,
     ENDLESS,
     PACED,
     ROOT,
@@ -243,19 +252,29 @@ def test_dqn_whose_host_is_lost_goes_on_elsewhere_where_the_folder_is_on_all(clu
 @pytest.mark.soak
 @pytest.mark.skipif(os.getuid() != 0, reason="a host with another view of the disk needs root")
 def test_a_host_that_lacks_the_folder_that_all_share_is_refused_by_name(cluster, tmp_path):
-    import ray
-
-    hide = f"mount -t tmpfs none {tmp_path} && exec {Path(sys.executable).parent}/ray start --num-cpus 5 --block --address {cluster.address}"
-    with subprocess.Popen(["unshare", "-m", "sh", "-c", hide], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as host:
-        try:
-            with ray.init(cluster.address, log_to_driver=False, logging_level="ERROR"):
-                wait_for(lambda: ray.cluster_resources()["CPU"] >= 2 + 5, START_SECONDS, "the host has joined")
-            large = ["--cluster.learner-cpus", 1.5, "--cluster.table-cpus", 1.5, "--cluster.shared-folder", "true"]
-            done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS, *large)
-        finally:
-            host.terminate()
+    large = ["--cluster.learner-cpus", 1.5, "--cluster.table-cpus", 1.5, "--cluster.shared-folder", "true"]
+    with host_without(tmp_path, cluster.address):
+        done = run(*CATCH, "--cluster", cluster.address, "--run", tmp_path / "run", *TWO_ACTORS, *large)
     assert done.returncode == 2 and f"{tmp_path}/run/token is missing there" in done.stderr, done.stderr
     assert done.stderr.count("\n") <= 3 and not left()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.getuid() != 0, reason="a host with another view of the disk needs root")
+def test_a_learner_whose_host_is_lost_does_not_begin_anew_where_the_folder_is_not(cluster, catch, tmp_path):
+    """The only host with room for it is named, and not used; a host with the folder goes on with the run."""
+    keys = ["--cluster.learner-cpus", 1.5, "--cluster.table-cpus", 1.5, "--cluster.shared-folder", "true", "--cluster.wait-seconds", 20]
+    host = cluster.add_node(num_cpus=5)
+    process, folder = catch(*keys, "--checkpoint-period-seconds", 2)
+    wait_for(lambda: checkpoints.read_state(folder / "checkpoints"), START_SECONDS, "a checkpoint")
+    with host_without(tmp_path, cluster.address):
+        cluster.remove_node(host, allow_graceful=False)
+        output, errors = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 75 and f"{folder}/token is missing there" in output + errors, output + errors
+    another = cluster.add_node(num_cpus=5)
+    done = run(*CATCH, "--cluster", cluster.address, "--run", folder, *TWO_ACTORS, *keys)
+    assert done.returncode == 0 and "resum" in done.stdout, done.stdout + done.stderr
+    cluster.remove_node(another)
 
 
 @pytest.mark.soak
