@@ -317,6 +317,7 @@ def _add_cluster(add) -> None:
     one.add_argument("--image", metavar="NAME", help="kubernetes: of the Dockerfile here, where the cluster finds it")
     one.add_argument("--memory-gb", metavar="N", type=_positive, default=16, help="kubernetes: of each pod; 16")
     one.add_argument("--claim", metavar="NAME", default="impala-runs", help="kubernetes: the volume of runs")
+    one.add_argument("--namespace", metavar="NAME", default="default", help="kubernetes: of all that is made")
     one.add_argument("--output", metavar="FILE", type=Path, help="standard output if not given")
 
 
@@ -530,9 +531,13 @@ def _manifest(options: argparse.Namespace, arguments: list[str], folder: Path) -
         raise config_lib.ConfigError([
             f"--claim: got {options.claim!r}; expected a volume claim's name, of small letters, digits, '-' and '.'"
         ])  # fmt: skip
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", options.namespace):
+        raise config_lib.ConfigError([
+            f"--namespace: got {options.namespace!r}; expected at most 63 small letters, digits and '-'"
+        ])  # fmt: skip
     workers, most = max(1, options.nodes - 1), max(1, (options.max_nodes or options.nodes) - 1)
     amounts = options.cpus, options.memory_gb, options.gpus
-    job = kubernetes.Job(options.image, workers, most, *amounts, options.claim)
+    job = kubernetes.Job(options.image, workers, most, *amounts, options.claim, options.namespace)
     file = Path(options.config).read_text(encoding="utf-8") if options.config else None
     return kubernetes.manifest(arguments, folder.name, job, file)
 

@@ -11,7 +11,7 @@ import yaml
 _HEADER = """\
 # A Ray cluster of one head, where the learner stands, and {workers} for actors; it is gone when the run has
 # ended. `kubectl apply -f` starts it, where KubeRay 1.5.1 or later is installed; applied again after `kubectl delete
-# rayjob {name}`, the run resumes from its folder on the volume claim {claim}.
+# rayjob -n {namespace} {name}`, the run resumes from its folder on the volume claim {claim}.
 # Reverb's and TensorFlow's ports ask nobody who they are: the network policy lets the job's own pods reach them alone.
 """
 _RUNS = "/runs"
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     memory_gb: int
     gpus: int  # of the head
     claim: str  # the persistent volume claim that holds the runs' folders
-    namespace: str = "default"
+    namespace: str
 
 
 def manifest(arguments: Sequence[str], name: str, job: Job, file: str | None = None) -> str:
@@ -100,7 +100,8 @@ def manifest(arguments: Sequence[str], name: str, job: Job, file: str | None = N
     about = [] if file is None else [_config_map(metadata, file)]
     documents = yaml.dump_all([ray_job, policy, *about], Dumper=_Dumper, sort_keys=False, width=120)
     workers = f"{job.workers} to {job.max_workers}" if job.max_workers > job.workers else f"{job.workers}"
-    return _HEADER.format(workers=f"{workers} workers", name=metadata["name"], claim=job.claim) + documents
+    workers += " worker" if workers == "1" else " workers"
+    return _HEADER.format(workers=workers, name=label, namespace=job.namespace, claim=job.claim) + documents
 
 
 class _Dumper(yaml.SafeDumper):

@@ -108,7 +108,7 @@ CONFIG_MAP = _fields(
     "apiVersion", "kind", "metadata", apiVersion={"const": "v1"}, kind={"const": "ConfigMap"},
     metadata=SCHEMAS["RayJob"]["properties"]["metadata"], data=_KEYS, immutable=_FLAG,
 )
-JOB = kubernetes.Job("registry/impala:1", workers=3, max_workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs")
+JOB = kubernetes.Job("registry/impala:1", workers=3, max_workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs", namespace="default")
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
 
@@ -122,6 +122,12 @@ def faults(document):
     schema = (SCHEMAS | {"ConfigMap": CONFIG_MAP})[document["kind"]]
     validator = jsonschema.Draft202012Validator(schema)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(document)]
+
+
+def test_all_that_it_makes_is_in_the_namespace():
+    text = kubernetes.manifest(["pong"], "pong", JOB._replace(namespace="teams-rl"), file="{}")
+    assert [each["metadata"]["namespace"] for each in yaml.safe_load_all(text)] == 3 * ["teams-rl"]
+    assert "rayjob -n teams-rl impala-pong" in text
 
 
 @pytest.mark.parametrize("job", [JOB, JOB._replace(max_workers=9), JOB._replace(gpus=0)])
@@ -336,6 +342,7 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     (["slurm", "catch", "--option", "partition=long"], "--option: got 'partition=long'; expected one of sbatch"),
     (["kubernetes", "catch", "--image", "a b"], "--image: got 'a b'; expected the name of an image"),
     (["kubernetes", "catch", "--image", "x", "--claim", "My Runs"], "--claim: got 'My Runs'; expected a volume claim's name"),
+    (["kubernetes", "catch", "--image", "x", "--namespace", "a.b"], "--namespace: got 'a.b'; expected at most 63 small letters"),
     (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and a run needs 19 there for 1 × learner, 1 × table, 17 × actor;"),
     (["slurm", "pong", "--nodes", "4", "--cpus", "1"], "--cpus 1: the first host has 1 CPUs, and a run needs 2 there for 1 × learner, 1 × table;"),
     (["slurm", "population", "--nodes", "4", "--cpus", "6"], "--cpus 6: the first host has 6 CPUs, and a run needs 8 there for 4 × learner, 4"),
