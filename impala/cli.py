@@ -533,7 +533,7 @@ def _manifest(options: argparse.Namespace, arguments: list[str], folder: Path) -
         ])  # fmt: skip
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", options.namespace):
         raise config_lib.ConfigError([
-            f"--namespace: got {options.namespace!r}; expected at most 63 small letters, digits and '-'"
+            f"--namespace: got {options.namespace!r}; expected up to 63 small letters, digits and inner '-'"
         ])  # fmt: skip
     workers, most = max(1, options.nodes - 1), max(1, (options.max_nodes or options.nodes) - 1)
     amounts = options.cpus, options.memory_gb, options.gpus

@@ -222,7 +222,8 @@ def facts(own_words: Sequence[tuple[str, str]], files: Sequence[Path] = ()) -> d
     found = {"python": platform.python_version(), "commit": provenance.commit_and_edits()}
     found[_FILES] = own.file_and_hash("impala").partition(" sha256:")[2] or "unknown"  # a wheel has no commit
     found |= provenance.versions((*PACKAGES, "ray"))
-    found |= dict.fromkeys(SIMULATORS, "unknown") | provenance.installed(SIMULATORS)  # a node says which one it lacks
+    found |= dict.fromkeys(SIMULATORS, "unknown")  # where a host lacks one, a node that needs it says so
+    found |= provenance.installed(SIMULATORS)
     for path in files:
         with contextlib.suppress(OSError):  # it is missing
             found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:8]

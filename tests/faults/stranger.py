@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import reverb
+from reverb import errors
 
 from impala.replay import tables
 
@@ -14,6 +15,6 @@ if __name__ == "__main__":
     writer.create_item(tables.REPLAY, -1.0, {"x": writer.history["x"][-1:]})
     try:
         writer.flush(timeout_ms=2_000)
-    except RuntimeError as error:
+    except errors.DeadlineExceededError as error:
         print("the table took", error, flush=True)
     os._exit(0)  # a writer that is closed waits for the table, and for the one that comes back too

@@ -342,7 +342,7 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     (["slurm", "catch", "--option", "partition=long"], "--option: got 'partition=long'; expected one of sbatch"),
     (["kubernetes", "catch", "--image", "a b"], "--image: got 'a b'; expected the name of an image"),
     (["kubernetes", "catch", "--image", "x", "--claim", "My Runs"], "--claim: got 'My Runs'; expected a volume claim's name"),
-    (["kubernetes", "catch", "--image", "x", "--namespace", "a.b"], "--namespace: got 'a.b'; expected at most 63 small letters"),
+    (["kubernetes", "catch", "--image", "x", "--namespace", "a.b"], "--namespace: got 'a.b'; expected up to 63 small letters"),
     (["slurm", "pong", "--actor.num-actors", "17"], "--nodes 2 --cpus 8: have 16 CPUs, and a run needs 19 there for 1 × learner, 1 × table, 17 × actor;"),
     (["slurm", "pong", "--nodes", "4", "--cpus", "1"], "--cpus 1: the first host has 1 CPUs, and a run needs 2 there for 1 × learner, 1 × table;"),
     (["slurm", "population", "--nodes", "4", "--cpus", "6"], "--cpus 6: the first host has 6 CPUs, and a run needs 8 there for 4 × learner, 4"),

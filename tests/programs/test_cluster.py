@@ -176,7 +176,7 @@ def test_a_host_that_is_lost_costs_its_actor_until_another_comes(cluster, catch)
     updates = int(rows(folder)[-1]["updates"])
     wait_for(lambda: int(rows(folder)[-1]["updates"]) > updates + 20, BACK_SECONDS, "the other actor is enough")
     assert lost not in nodes()
-    with within(60, "another host joins: the actor of the lost one has a place there"):
+    with within(30, "another host joins: the actor of the lost one has a place there"):
         cluster.hosts.append(cluster.add_node(num_cpus=1))
         wait_for(lambda: lost in nodes(), BACK_SECONDS, "it has a place again")
     output = ends_in_order(process)
@@ -479,7 +479,8 @@ def test_when_rays_head_or_the_commands_raylet_dies_the_run_ends_by_name_and_can
         saved = checkpoints.read_state(folder / "checkpoints")["updates"]
         family = psutil.Process((mine if dies == "raylet" else host).pid).children(recursive=True)
         (victim,) = [each for name, each in alive(family) if name == dies]
-        with within(40, f"Ray's {dies} is killed, of {'another' if is_far and dies != 'raylet' else 'this'} host: the run has ended"):
+        whose = "another" if is_far and dies != "raylet" else "this"
+        with within(15 if dies == "raylet" else 40, f"Ray's {dies} is killed, of {whose} host: the run has ended"):
             victim.kill()
             output, errors = process.communicate(timeout=180)
         assert process.returncode == 75, errors
@@ -718,7 +719,7 @@ def test_hosts_that_differ_are_compared_by_name():
 
 def test_a_simulator_that_a_host_lacks_is_no_difference_but_another_version_is(monkeypatch):
     mine = node_host.facts(())
-    assert mine["minatar"] not in ("unknown", "not installed")
+    assert mine["minatar"] != "unknown"
     monkeypatch.setattr(provenance, "installed", lambda packages: {"minatar": "0.1"})
     theirs = node_host.facts(())
     assert theirs["mujoco"] == "unknown"

@@ -130,7 +130,7 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
 def test_an_actor_whose_environment_hangs_is_replaced(faulty):
     process, folder = faulty("hang:2000", "--liveness-seconds", 20)
     wait_for(lambda: stands_still(folder), START_SECONDS, "a hang")
-    with within(20 + 10, "an environment hangs: after liveness_seconds, 20, its actor is given up"):
+    with within(20 + 10, "an environment is seen to hang: after liveness_seconds, 20, its actor is given up"):
         wait_for(lambda: restarts(folder), START_SECONDS, "it is given up")
     learns_on(folder)
     assert {row["node"] for row in restarts(folder)} == {"actor/0"}
@@ -200,7 +200,7 @@ def test_who_ends_unasked_is_named_with_its_own_log(faulty, fault, status):
     process, _ = faulty(fault, *ONE_LIFE)
     wait_for(lambda: node_runs(process, "actor/0"), START_SECONDS, "its start")
     wait_for(lambda: not node_runs(process, "actor/0"), START_SECONDS, "its end")
-    with within(SECONDS_TO_END, f"an actor's environment {fault.partition(':')[0]}s, without restarts: the run has ended"):
+    with within(SECONDS_TO_END, f"an actor's environment ends its process ({fault}), without restarts: the run has ended"):
         errors = end_of(process)
     assert process.returncode == 1
     assert f"actor/0 ended with {status}" in errors and "logs/actor/0" in errors and "learner/0" not in errors
@@ -245,7 +245,7 @@ def test_an_actor_whose_environment_keeps_the_interpreter_ends_with_a_killed_lau
 def test_ctrl_c_ends_what_hangs_while_it_starts(faulty, fault):
     process, folder = faulty(fault)
     wait_for(lambda: (folder / "metrics.csv").exists(), START_SECONDS, "the learner has begun")
-    with within(SECONDS_TO_END, f"Ctrl-C while an environment {fault.partition(':')[0]}s at its start: the run has ended"):
+    with within(SECONDS_TO_END, f"Ctrl-C while an environment hangs as it starts ({fault}): the run has ended"):
         press_ctrl_c(process)
         errors = end_of(process)
     assert (process.returncode, errors) == (130, "")

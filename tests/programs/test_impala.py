@@ -116,11 +116,12 @@ def test_trains_on_replayed_chunks_too_and_writes_a_profile(tmp_path):
     # of the 8 chunks of a batch 4 are fresh, and those alone are counted: nine tenths of 80 steps
     assert int(last["frames"]) == pytest.approx(int(last["updates"]) * 80 * 0.9, rel=0.03)
     # Chunks are drawn from the newest 500, which are 125 updates' worth: once the table is full they are 62 updates
-    # older on average than fresh ones, while it fills half the updates so far, so 57 over the 695 updates of the run.
-    # The mean is of the whole run, since how many updates a row covers is the machine's speed.
+    # older on average than fresh ones, while it fills half the updates so far, so 57 over the 695 updates of the run, less
+    # the updates that a fresh one waits in the queue. The mean is of the whole run, since how many updates a row covers is
+    # the machine's speed.
     updates = np.diff([0, *(int(row["updates"]) for row in kept)])
     older = [float(row["replay_lag_mean"] or 0) - float(row["lag_mean"] or 0) for row in kept]
-    assert 45 < np.average(older, weights=updates) < 65
+    assert 35 < np.average(older, weights=updates) < 65
     assert int(last["duplicate_chunks"]) == int(last["missing_chunks"]) == 0
     assert float(last["return_mean"]) > 0
 
