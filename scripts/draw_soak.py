@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Draws Pong with a node killed or frozen every five minutes beside undisturbed runs, and prints what was lost.
 
-scripts/draw_soak.py    # docs/results/soak, docs/results/pong/seed_*/ → docs/results/soak/beside.png
+scripts/draw_soak.py    # docs/results/soak/{,undisturbed}, docs/results/pong/seed_*/ → docs/results/soak/beside.png
 """
 
 import datetime
@@ -25,7 +25,8 @@ def draw() -> None:
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     axis = figure.subplots()
     for index, folder in enumerate(sorted((RESULTS / "pong").glob("seed_*"))):
-        axis.plot(*curve(folder), color="0.6", lw=1.0, label=None if index else "five undisturbed seeds, ended at 18")
+        axis.plot(*curve(folder), color="0.75", lw=0.8, label=None if index else "five seeds on another machine, ended at 18")
+    axis.plot(*curve(SOAK / "undisturbed"), color="black", lw=1.4, label="the same commit and seed, undisturbed")
     axis.plot(*curve(SOAK), color="tab:red", lw=1.4, label="a node killed or frozen every five minutes")
     for index, row in enumerate(rows_of(SOAK / "restarts.csv")):
         axis.axvline(float(row["frames"]) / 1e6, color="tab:red", lw=0.4, label=None if index else "a restart")
