@@ -25,7 +25,8 @@ def draw() -> None:
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     axis = figure.subplots()
     for index, folder in enumerate(sorted((RESULTS / "pong").glob("seed_*"))):
-        axis.plot(*curve(folder), color="0.75", lw=0.8, label=None if index else "five seeds on another machine, ended at 18")
+        label = None if index else "five seeds on another machine, ended at 18"
+        axis.plot(*curve(folder), color="0.75", lw=0.8, label=label)
     axis.plot(*curve(SOAK / "undisturbed"), color="black", lw=1.4, label="the same commit and seed, undisturbed")
     axis.plot(*curve(SOAK), color="tab:red", lw=1.4, label="a node killed or frozen every five minutes")
     for index, row in enumerate(rows_of(SOAK / "restarts.csv")):
