@@ -446,8 +446,7 @@ def test_one_of_eight_actors_costs_its_share_for_seconds(catch):
         disturbed = frames_per_second(folder, 20)
         share = 100 * disturbed / undisturbed
         keep(f"{name} of eight is killed: frames of the 20 s after it", share, "% of undisturbed", at_least=88)
-        with within(1, f"{name} of eight, 20 s after it was killed: it is back"):
-            comes_back(process, victim, name)
+        assert node(process, name).pid != victim.pid, "it is back"
     assert node(process, "learner/0").pid == learner and len(restarts(folder)) == 3
     ends_in_order(process)
     assert {int(row["unsound_chunks"] or 0) for row in rows(folder)} == {0}
