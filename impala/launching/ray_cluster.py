@@ -281,6 +281,7 @@ class Nodes:
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._fit: set[str] = set()  # nodes whose hosts have been compared with this one
+        self._lost: dict[str, str] = {}  # nodes that were placed on a host which was gone, and Ray's words
         self._unfit: dict[str, tuple[str, float]] = {}  # Ray's id of a host that is avoided: why, and until when
         self._due: dict[str, float] = {}
         self._incarnations: dict[str, int | None] = {}  # of each node that was started; None: its launch's
@@ -389,6 +390,8 @@ class Nodes:
     def _fitting(self, standing: set[str]) -> set[str]:
         """Compares nodes' hosts with this one, and places again those whose host is unfit or lost; returns the rest.
 
+        For Ray places nodes on a host that died until it knows of it.
+
         Raises:
           ConfigError: a host is unfit, and cannot be avoided.
         """
@@ -401,11 +404,12 @@ class Nodes:
                     raise
                 self._avoid(self._hosted[name].place[2], error.lines[0])
         movable = [name for name in self._commands if not self._placement.at_launcher(name)]
-        over = [name for name in movable if self._placement.avoids_unfit and self._hosted[name].is_over]
-        failed = [name for name in over if self._hosted[name].cannot_be_at]
+        over = [name for name in movable if self._hosted[name].is_over]
+        failed = [name for name in over if self._placement.avoids_unfit and self._hosted[name].cannot_be_at]
         lost = [name for name in over if self._hosted[name].status.node.facts.get("lost_host")]
         for name in failed:
             self._avoid_where_it_failed(name)
+        self._lost |= {name: self._hosted[name].status.node.facts["last_words"] for name in lost}
         avoided = self._avoided()
         refused = [name for name in movable if name in standing and self._hosted[name].place[2] in avoided]
         unfit = [*failed, *lost, *refused]
@@ -511,6 +515,7 @@ class Nodes:
             for what, wanted, num_free in wanted_and_free(names) if wanted
         ]  # fmt: skip
         said = [hosted.status.node.facts["last_words"] for hosted in self._hosted.values() if hosted.is_over]
+        said += [words for name, words in self._lost.items() if name in names]
         said += [words for words, _ in self._unfit.values()]
         return (
             f"--cluster: no room for {', '.join(names[:4])}{' …' if len(names) > 4 else ''}{where} within "

@@ -298,12 +298,13 @@ def test_of_a_lost_host_it_is_said_that_its_node_is_not_to_blame(launched):
     assert look(nodes) == {"actor/0": 75} and nodes.node("actor/0").facts["lost_host"], "while it was placed again"
 
 
-def test_a_host_that_is_lost_while_all_are_placed_again_costs_its_nodes_their_place_alone(launched):
+@pytest.mark.parametrize("is_first_launch", [True, False])
+def test_a_host_that_is_lost_while_nodes_are_placed_costs_them_their_place_alone(launched, is_first_launch):
     """Ray learns of a host's death after half a minute, and may until then place something there."""
     import ray
 
     gone = ray.exceptions.RayActorError(error_msg="The node died.")
-    fake, nodes = launched([gone, gone, HERE], avoids_unfit=True)
+    fake, nodes = launched([gone, gone, HERE], avoids_unfit=not is_first_launch)
     assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1 and fake.num_placed == 3
 
 
