@@ -281,7 +281,7 @@ class Nodes:
         self.addresses: dict[str, str] = {}  # "host:port" by key
         self._groups: dict[str, tuple[list[str], Any]] = {}
         self._fit: set[str] = set()  # nodes whose hosts have been compared with this one
-        self._lost: dict[str, str] = {}  # nodes that were placed on a host which was gone, and Ray's words
+        self._lost: dict[str, str] = {}  # nodes that were placed on a dead host, and what Ray said
         self._unfit: dict[str, tuple[str, float]] = {}  # Ray's id of a host that is avoided: why, and until when
         self._due: dict[str, float] = {}
         self._incarnations: dict[str, int | None] = {}  # of each node that was started; None: its launch's
@@ -390,7 +390,7 @@ class Nodes:
     def _fitting(self, standing: set[str]) -> set[str]:
         """Compares nodes' hosts with this one, and places again those whose host is unfit or lost; returns the rest.
 
-        For Ray places nodes on a host that died until it knows of it.
+        A node is lost at once if Ray places it on a host that has died, which Ray learns after up to a minute.
 
         Raises:
           ConfigError: a host is unfit, and cannot be avoided.

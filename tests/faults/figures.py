@@ -13,7 +13,7 @@ from pathlib import Path
 
 from impala import provenance
 
-BESIDE_OTHERS = 4.0  # times as long a limit where tests run beside each other, as in `make test`
+BESIDE_OTHERS = 4.0  # a limit is so many times as long where tests run beside each other, as in `make test`
 COLUMNS = ("what", "seen", "unit", "limit", "test", "commit", "machine", "date")
 
 
