@@ -107,7 +107,11 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: {said}; expected a running Ray cluster that this host belongs to, and "
             "its token"
         ]) from None  # fmt: skip
-    public = _public([*(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]), *_interfaces()])
+    hosts = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+    if unusable := [fault for host in hosts if (fault := _fault_of(host))]:
+        ray.shutdown()
+        raise ConfigError([f"--cluster {address}: {unusable[0]}"])
+    public = _public([*hosts, *_interfaces()])
     _Consent.may_be_public = is_trusted
     if public and not is_trusted:
         ray.shutdown()
@@ -115,6 +119,23 @@ def connect(address: str, *, is_trusted: bool) -> None:
             f"--cluster {address}: hosts have public addresses ({', '.join(public[:3])}), and Reverb's port asks "
             f"nobody who they are; {_EXPECTED_ADDRESS}"
         ])  # fmt: skip
+
+
+def _fault_of(host: str) -> str | None:
+    """Returns why nodes cannot be called at this address of a host; None if they can."""
+    expected = "expected `ray start --node-ip-address` with an IPv4 address, on which alone nodes listen"
+    try:
+        return f"a host's address is {host}; {expected}" if _ip(host).version != 4 else None
+    except OSError as error:
+        return f"a host's address is {host}: {error.strerror}; {expected}"
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Returns a host's address; Ray may know the host by a name. Raises OSError for a name that nobody knows."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return ipaddress.ip_address(socket.gethostbyname(host))
 
 
 def _address_of_auto() -> str | None:
@@ -169,7 +190,8 @@ def _network_facts(ray) -> dict[str, str]:
     """
     ip = ray.util.get_node_ip_address()
     facts = {_ADDRESS: next(iter(_public([ip, *_interfaces()])), _PRIVATE)}
-    if ipaddress.ip_address(ip).is_loopback:
+    facts["the family of its address"] = f"IPv{_ip(ip).version}"
+    if _ip(ip).is_loopback:
         facts["at a loopback address, the namespace of process ids"] = os.readlink("/proc/self/ns/pid")
     return facts
 
@@ -183,7 +205,7 @@ def _interfaces() -> list[str]:
 
 def _public(ips: Iterable[str]) -> list[str]:
     """Returns those addresses that the Internet may reach, each once."""
-    return [ip for ip in dict.fromkeys(ips) if ipaddress.ip_address(ip).is_global]
+    return [ip for ip in dict.fromkeys(ips) if _ip(ip).is_global]
 
 
 class Interrupted(ConfigError):
@@ -221,6 +243,8 @@ class _Hosted:
         self.actor, self.described = actor, described  # `described` is ready when the actor has a place
         self.place: tuple[str, dict[str, str], str] | None = None  # the value of `described`: see `_Host.describe`
         self.is_started, self.is_dismissed, self.began, self.answered = False, False, time.monotonic(), 0.0
+        self.reserving = None  # a call of `reserve`
+        self.addresses: dict[str, str] | None = None  # its answer
         self.cannot_be_at = ""  # where the actor cannot even be made, for lack of this package perhaps
         self.question = None  # a call of `status` without an answer yet
         self.is_lost = False  # the place is of no more use
@@ -357,31 +381,60 @@ class Nodes:
         self._unfit[host] = words, time.monotonic() + _AVOIDED_SECONDS
 
     def _begin(self) -> None:
-        """Waits until the required nodes have a place, compares their hosts with this one, and starts them."""
+        """Waits until the required nodes have places and ports, compares their hosts with this one, and starts them."""
         alone = {name for name in self._commands if self.roles.of(name).returns_alone}
         others = self._commands.keys() - alone
         awaited = self._placement.num_awaited
         num_alone = len(alone) if awaited is None else min(awaited, len(alone))
-        deadline = time.monotonic() + self._placement.wait_seconds
-        while not (others <= (standing := self._fitting(self._standing())) and len(standing & alone) >= num_alone):
+        deadline, patience = time.monotonic() + self._placement.wait_seconds, None
+        while True:
+            standing = self._fitting(self._standing())
             lost = {name for name, hosted in self._hosted.items() if hosted.is_over}
-            if time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
+            if others <= standing and len(standing & alone) >= num_alone:
+                patience = patience or time.monotonic() + _ASK_SECONDS
+                if not (silent := self._without_ports(standing)):
+                    break
+                if time.monotonic() > patience:
+                    line = f"--cluster: the host of {', '.join(silent[:4])} does not answer"
+                    raise NoRoom([f"{line}; expected a host that answers, with free ports"])
+            elif time.monotonic() > deadline or lost & others or len(alone - lost) < num_alone:
                 self._refuse_hosts()
                 raise NoRoom([self._words_on_room(sorted(others - standing), sorted(alone - standing))])
+            else:
+                patience = None
             if self._should_stop():
                 raise Interrupted(["--cluster: interrupted while it waited for room"])
             self._require_ray()
             time.sleep(0.1)
-        servers = [name for name in standing if self._commands[name].ports]
-        try:
-            for found in self._ray.get([self._reserve(name) for name in servers], timeout=_ASK_SECONDS):
-                self.addresses |= found
-        except self._ray.exceptions.RayError as error:  # no port is free there, or it does not answer
-            raise NoRoom([f"--cluster: {_line(error)}; expected a host that answers, with free ports"]) from None
+        for name in standing:
+            self.addresses |= self._hosted[name].addresses or {}
         for name in self._commands:
             if name in standing:
                 self._start(name)
         self._has_begun = True
+
+    def _without_ports(self, standing: set[str]) -> list[str]:
+        """Reserves ports on the hosts of those nodes that others call; returns the names of the ones without an answer.
+
+        A node whose host dies meanwhile is lost, and placed again by `_fitting`.
+        """
+        servers = [name for name in sorted(standing) if self._commands[name].ports]
+        waiting = [name for name in servers if self._hosted[name].addresses is None]
+        for name in waiting:
+            self._hosted[name].reserving = self._hosted[name].reserving or self._reserve(name)
+        asked = {self._hosted[name].reserving: name for name in waiting}
+        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0.1) if asked else ([], [])
+        for reference in ready:
+            hosted = self._hosted[asked[reference]]
+            try:
+                hosted.addresses = self._ray.get(reference)
+            except self._ray.exceptions.ActorUnavailableError:
+                hosted.reserving = None
+            except self._ray.exceptions.RayActorError as error:
+                self._lose(asked[reference], EXIT_TRY_AGAIN, _line(error), lost_host=True)
+            except self._ray.exceptions.RayError as error:  # no port is free there
+                raise NoRoom([f"--cluster: {_line(error)}; expected a host that answers, with free ports"]) from None
+        return [name for name in waiting if self._hosted[name].addresses is None]
 
     def _require_ray(self) -> None:
         if fault := self._health.ask():

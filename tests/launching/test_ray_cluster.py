@@ -52,6 +52,14 @@ def test_a_port_of_something_else_is_refused_in_one_line(monkeypatch, stranger, 
     assert len(kept) >= 2 and time.monotonic() - began < 60
 
 
+@pytest.mark.parametrize("host, fault", [
+    ("10.0.0.7", None), ("localhost", None), ("fd00::7", "a host's address is fd00::7; expected `ray start --node-ip-address`"),
+    ("nobody.invalid", "a host's address is nobody.invalid: "),
+])  # fmt: skip
+def test_hosts_are_called_at_ipv4_addresses_or_names(host, fault):
+    assert (ray_cluster._fault_of(host) or "").startswith(fault or "") and (fault is None) == (ray_cluster._fault_of(host) is None)
+
+
 def test_ctrl_c_ends_the_wait_for_an_answer(stranger, tmp_path):
     listening, address = stranger
     process = start(*CATCH, "--cluster", address, "--run", tmp_path / "run")
@@ -84,8 +92,8 @@ class Actor:
 class FakeRay:
     """As much of Ray as places actors, and answers at once.
 
-    `described` is what the next actor says of its host, or a list for the next ones; `options` are those that actors were made
-    with; `exit_status` what all say of their process; `jobs` is filled.
+    `described` is what the next actor says of its host, or a list for the next ones; `reserved` what the next ones say of their
+    ports; `options` are those that actors were made with; `exit_status` what all say of their process; `jobs` is filled.
     """
 
     ip = "10.0.0.7"
@@ -97,6 +105,7 @@ class FakeRay:
         self.exceptions, self.described, self.jobs, self.exit_status = ray.exceptions, described, [], None
         self.gone: Exception | None = None  # what a question to a node's host raises
         self.is_deaf = False  # whether a start is lost on its way
+        self.reserved: list = []
         self.signals: list[tuple[int, ...]] = []
         self.options, self.num_placed, self.is_silent = [], 0, False  # actors that were made; whether `clear` is never answered
         self.log, self.util = b"", types.SimpleNamespace(get_node_ip_address=lambda: self.ip)
@@ -122,6 +131,8 @@ class FakeRay:
             return None
         if method == "describe" and isinstance(self.described, list):
             return self.described.pop(0)
+        if method == "reserve":
+            return self.reserved.pop(0)
         if method == "status" and self.gone:
             return self.gone
         if method == "signal":
@@ -161,17 +172,18 @@ def launched(monkeypatch, tmp_path):
     """Places one actor by a Ray that is made up; returns both."""
     made = []
 
-    def launch(described, free=(), **placement):
+    def launch(described, free=(), reserved=(), should_stop=lambda: False, **placement):
         fake = FakeRay(described, dict(free))
+        fake.reserved = list(reserved)
         made.append(fake)
         monkeypatch.setitem(sys.modules, "ray", fake)
         data = tmp_path / "logs/scratch/actor/job.pkl"
         data.parent.mkdir(parents=True)
         data.write_bytes(b"")
-        starts = [commands.Command("actor/0", data, 0, ())]
+        starts = [commands.Command("actor/0", data, 0, ("port",) if reserved else ())]
         placed = ray_cluster.Placement(wait_seconds=0.3, **placement)
         kinds = roles.Roles([roles.ACTOR])
-        return fake, ray_cluster.Nodes(starts, kinds, tmp_path, placed, "a token", should_stop=lambda: False)
+        return fake, ray_cluster.Nodes(starts, kinds, tmp_path, placed, "a token", should_stop)
 
     yield launch
     for listening in (each for fake in made for each in fake.listening):
@@ -183,7 +195,7 @@ def look(nodes):
     return nodes.ended()
 
 
-HERE = ("here", {**node_host.facts(()), "the address": "private"}, "1")
+HERE = ("here", {**node_host.facts(()), "the address": "private", "the family of its address": "IPv4"}, "1")
 THERE = ("there", HERE[1] | {"numpy": "9.9"}, "2")
 # As Ray says it: the traceback on the host is within.
 CANNOT_BE = """The actor died because of an error raised in its creation task, ray::_Host.__init__() (pid=7, ip=10.0.0.7, repr=x)
@@ -308,6 +320,28 @@ def test_a_host_that_is_lost_while_nodes_are_placed_costs_them_their_place_alone
     assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1 and fake.num_placed == 3
 
 
+def test_so_does_one_that_is_lost_while_ports_are_reserved(launched):
+    import ray
+
+    gone, away = ray.exceptions.RayActorError(error_msg="The node died."), ray.exceptions.ActorUnavailableError("Away.", None)
+    fake, nodes = launched(HERE, reserved=[away, gone, {"a key": "10.0.0.7:9"}])
+    assert nodes.left() == ["actor/0"] and len(fake.jobs) == 1 and fake.num_placed == 2
+    assert fake.jobs[0].addresses == {"a key": "10.0.0.7:9"} and not fake.reserved
+
+
+def test_the_wait_for_ports_has_an_end(launched, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_ASK_SECONDS", 0.5)
+    with pytest.raises(ray_cluster.NoRoom, match="the host of actor/0 does not answer"):
+        launched(HERE, reserved=[None])
+
+
+def test_the_wait_for_ports_hears_the_stop_signal(launched):
+    began = time.monotonic()
+    with pytest.raises(ray_cluster.Interrupted):
+        launched(HERE, reserved=[None], should_stop=lambda: time.monotonic() > began + 0.3)
+    assert time.monotonic() < began + 2
+
+
 def test_what_a_lost_answer_held_of_the_log_comes_with_the_next_one_and_nothing_twice(launched):
     import ray
 
@@ -421,7 +455,7 @@ def test_where_every_host_is_unfit_the_run_can_be_resumed_later(launched):
 def test_another_namespace_of_process_ids_is_refused_at_a_loopback_address_alone(launched, monkeypatch, address, is_refused):
     fact = "at a loopback address, the namespace of process ids"
     monkeypatch.setattr(FakeRay, "ip", address)
-    there = HERE[1] | ({fact: "pid:[1]"} if is_refused else {})
+    there = HERE[1] | {"the family of its address": "IPv6" if ":" in address else "IPv4"} | ({fact: "pid:[1]"} if is_refused else {})
     if not is_refused:
         assert len(launched(("there", there, "2"))[0].jobs) == 1
         return
