@@ -60,6 +60,20 @@ def test_hosts_are_called_at_ipv4_addresses_or_names(host, fault):
     assert (ray_cluster._fault_of(host) or "").startswith(fault or "") and (fault is None) == (ray_cluster._fault_of(host) is None)
 
 
+def test_a_cluster_of_ipv6_hosts_is_refused_in_one_line(monkeypatch):
+    fake, ended = FakeRay(HERE, {}), []
+    fake.nodes = lambda: [dict(Alive=True, NodeManagerAddress="10.0.0.7"), dict(Alive=True, NodeManagerAddress="fd00::7")]
+    fake.init, fake.shutdown = lambda *_, **__: None, lambda: ended.append(True)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(ray_cluster, "_probe", lambda *_: None)
+    with pytest.raises(ConfigError) as refusal:
+        ray_cluster.connect("[fd00::7]:6379", is_trusted=True)
+    (line,) = refusal.value.lines
+    assert line.startswith("--cluster [fd00::7]:6379: a host's address is fd00::7; expected") and refusal.value.status == 2 and ended
+    for listening in fake.listening:
+        listening.close()
+
+
 def test_ctrl_c_ends_the_wait_for_an_answer(stranger, tmp_path):
     listening, address = stranger
     process = start(*CATCH, "--cluster", address, "--run", tmp_path / "run")
