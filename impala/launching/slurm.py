@@ -41,28 +41,45 @@ ray={bin}/ray
 "$ray" start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
   --include-dashboard=false --disable-usage-stats &
 head=$!
-until "$ray" status --address "$address" >/dev/null 2>&1; do kill -0 "$head" || exit 1; sleep 1; done
-if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
-  srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
-    --cpus-per-task={cpus} --exclude="$first" \\
-    "$ray" start --address="$address" --num-cpus={cpus} --block --disable-usage-stats &
-fi
 
-tries={folder}.slurm.tries  # in a row that ended with status 75
-[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$tries"
-{bin}/impala train {arguments} --cluster "$address" --run {folder} &
-run=$! again=no
-trap 'again=yes; kill -TERM "$run"' USR1
-trap 'kill -TERM "$run"' TERM  # of scancel: a checkpoint is written, and the job does not come back
-wait "$run"
-while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at once when a signal comes, with its number
-wait "$run"; status=$?
+# From here on the job hears that its time is nearly over (USR1), and scancel (TERM): a run writes a checkpoint.
+run= over=no again=no
+stop() {{ over=yes; [ -z "$run" ] || kill -TERM "$run"; }}
+trap 'again=yes; stop' USR1
+trap stop TERM  # the job does not come back
+
+status=130  # as a run that is told to end before its first update
+until timeout 30 "$ray" status --address "$address" >/dev/null 2>&1; do
+  kill -0 "$head" || exit 1
+  if [ "$SECONDS" -ge 300 ]; then
+    echo "$first: Ray at $address has not answered in 300 s; expected it within 20; what it says is above" >&2
+    status=75 over=yes
+  fi
+  [ "$over" = no ] || break
+  sleep 1
+done
+if [ "$over" = no ]; then
+  if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
+    srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
+      --cpus-per-task={cpus} --exclude="$first" \\
+      "$ray" start --address="$address" --num-cpus={cpus} --block --disable-usage-stats &
+  fi
+  {bin}/impala train {arguments} --cluster "$address" --run {folder} &
+  run=$!
+  [ "$over" = no ] || kill -TERM "$run"  # told to end between the two lines above
+  wait "$run"
+  while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at a signal at once, with its number
+  wait "$run"; status=$?
+fi
 kill "$head"  # `ray stop` would end other jobs' Ray as well
 # Its time was over, and a checkpoint was written; or trying again may help, which it has not done after five times in a
-# row: what it waited for may come (75), or a first update, which its time was too short for (130).
+# row: what it waited for may come (75), or a first update, which its time was too short for (130, or 143 if the run had
+# no time to hear the signal).
+tries={folder}.slurm.tries  # in a row that ended so
+[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$tries"
 if [ "$again$status" = yes0 ]; then
   rm -f "$tries"
-elif [ "$status" = 75 ] || [ "$again$status" = yes130 ]; then
+elif [ "$status" = 75 ] || [ "$again$status" = yes130 ] || [ "$again$status" = yes143 ]; then
   count=$(($(cat "$tries" 2>/dev/null || echo 0) + 1))
   echo "$count" > "$tries"
   again=$([ "$count" -gt 5 ] || echo yes)

@@ -1,5 +1,6 @@
 """What `impala cluster` writes: the batch script read by bash, the manifest against KubeRay's and Kubernetes' published fields."""
 
+import contextlib
 import functools
 import operator
 import os
@@ -7,7 +8,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 
 import jsonschema
 import pytest
@@ -258,17 +258,22 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
 
 
-def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 10.1.0.1"):
+RAY = 'echo "$@" >> rays; [ $1 = status ] || exec sleep 60'
+
+
+def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 10.1.0.1", ray=RAY, patience=300):
     """Starts the script itself, with programs around it that say what they were asked to do."""
     commands = tmp_path / "some commands"
     commands.mkdir(exist_ok=True)
     for name, text in {
-        "ray": 'echo "$@" >> rays; [ $1 = status ] || exec sleep 60', "impala": impala, "scontrol": 'echo "$@" >> asked; echo host',
+        "ray": ray, "impala": impala, "scontrol": 'echo "$@" >> asked; echo host',
         "hostname": f"[ $1 = -I ] && echo '{addresses}' || echo 127.0.1.1", "srun": "sleep 60",
     }.items():  # fmt: skip
         (commands / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
         (commands / name).chmod(0o755)
-    (tmp_path / "job").write_text(slurm.script(["pong"], tmp_path / "run", SLURM, commands))
+    text = slurm.script(["pong"], tmp_path / "run", SLURM, commands)
+    assert text.count("300") == 2
+    (tmp_path / "job").write_text(text.replace("300", str(patience)))
     environment = os.environ | {
         "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "host", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2",
         "SLURM_RESTART_COUNT": str(restarts),
@@ -276,18 +281,54 @@ def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 1
     return subprocess.Popen(["bash", tmp_path / "job"], env=environment, **PIPES, text=True, start_new_session=True)
 
 
+def end(job):
+    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+        os.killpg(job.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
 def test_the_job_comes_back_when_its_time_is_over_and_not_after_scancel(tmp_path, number, is_queued):
     job = job_of(tmp_path, "trap 'echo saved; exit 0' TERM; touch trains; sleep 60 & wait")
     try:
         wait_for(lambda: (tmp_path / "trains").exists(), 30, "it trains")
-        time.sleep(0.5)  # until the traps are set
         job.send_signal(number)
         assert job.wait(30) == 0
         asked = (tmp_path / "asked").read_text()
         assert ("requeue 7" in asked) == is_queued, asked
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
+        end(job)
+
+
+@pytest.mark.parametrize("number, is_queued", [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_a_job_that_is_told_to_end_while_ray_starts_does_so_and_comes_back_only_for_its_time(tmp_path, number, is_queued):
+    job = job_of(tmp_path, "touch trains", ray='echo "$@" >> rays; [ $1 = status ] && exit 1; exec sleep 60')
+    try:
+        wait_for(lambda: (tmp_path / "rays").exists() and "status" in (tmp_path / "rays").read_text(), 30, "it waits for Ray")
+        job.send_signal(number)
+        assert job.wait(30) == 130
+        assert ("requeue 7" in (tmp_path / "asked").read_text()) == is_queued
+        assert not (tmp_path / "trains").exists()
+    finally:
+        end(job)
+
+
+def test_a_ray_that_never_answers_ends_the_job_which_comes_back(tmp_path):
+    job = job_of(tmp_path, "touch trains", ray="[ $1 = status ] && exit 1; exec sleep 60", patience=2)
+    try:
+        said = job.communicate(timeout=30)[1]
+        assert job.returncode == 75 and "host: Ray at 10.0.0.1:6386 has not answered in 2 s" in said, said
+        assert "requeue 7" in (tmp_path / "asked").read_text() and not (tmp_path / "trains").exists()
+    finally:
+        end(job)
+
+
+def test_a_job_whose_ray_ends_at_once_ends_with_1(tmp_path):
+    job = job_of(tmp_path, "touch trains", ray="exit 1")
+    try:
+        assert job.wait(30) == 1
+        assert "requeue" not in (tmp_path / "asked").read_text() and not (tmp_path / "trains").exists()
+    finally:
+        end(job)
 
 
 def test_the_head_listens_where_other_hosts_reach_it_whatever_its_own_name_stands_for(tmp_path):
@@ -295,7 +336,7 @@ def test_the_head_listens_where_other_hosts_reach_it_whatever_its_own_name_stand
     try:
         job.wait(30)
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
+        end(job)
     assert "start --head --node-ip-address=10.0.0.1 --port=6386 " in (tmp_path / "rays").read_text()
     (tmp_path / "rays").unlink()
     job = job_of(tmp_path, "exit 0", addresses="fd00::7 ")
@@ -312,7 +353,7 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
         try:
             job.wait(30)
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
+            end(job)
         return "requeue 7" in (tmp_path / "asked").read_text()
 
     assert [is_queued_after("exit 75", restarts) for restarts in range(4)] == 4 * [True]
@@ -326,6 +367,7 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     tries = [is_queued_after(its_time_is_over % 130, restarts) for restarts in range(1, 6)]
     assert tries == 4 * [True] + [False], "it would never come to an update"
     assert not is_queued_after("exit 1", 1)
+    assert is_queued_after("kill -USR1 $PPID; sleep 60", 0), "its process does not yet hear the signal"
 
 
 @pytest.mark.parametrize("arguments, words", [
