@@ -12,7 +12,7 @@ import numpy as np
 
 from impala.types import MAX_INCARNATIONS, Actions, ArraySpec, Chunk, Continuous, Origin
 
-REASONS = ("unreadable", "shape", "number", "action", "discount", "episode", "origin", "task", "version")
+REASONS = ("unreadable", "shape", "number", "action", "discount", "episode", "origin", "task", "version", "priority")
 _MOST = 1e18  # squares of larger numbers may overflow float32
 _FAR = 100_000  # a leap of seq that is larger than lost chunks can explain
 _MOST_SEQ = 2**62  # bounds seq of an earlier incarnation, whose newest one is not kept

@@ -23,11 +23,17 @@ def probabilities(priorities, exponent: float) -> np.ndarray:
     return powers / powers.sum()
 
 
+def are_probabilities(probability) -> bool:
+    """Returns whether all of P(i), [B], are numbers above 0, up to 1: those of a table whose priorities are finite."""
+    probability = np.asarray(probability, np.float64)
+    return bool(np.all((probability > 0.0) & (probability <= _MOST_PROBABILITY)))
+
+
 def importance_weights(probability, num_items, exponent: float) -> np.ndarray:
     """Returns w_i of items that were drawn with probability P(i), [B], from `num_items` N, a number or [B]."""
     probability = np.asarray(probability, np.float64)
     if not exponent >= 0.0:
         raise ValueError(f"exponent={exponent}; expected 0 or more")
-    if not np.all((probability > 0.0) & (probability <= _MOST_PROBABILITY)):
+    if not are_probabilities(probability):
         raise ValueError("probability: expected numbers above 0, up to 1")
     return (np.asarray(num_items) * np.minimum(probability, 1.0)) ** -exponent

@@ -13,6 +13,8 @@ from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import WINDOW_COLUMNS, ArraySpec, Chunk, map_fields
 
+_MOST_UNREAD = 10  # batches in a row, each with a window that cannot be read
+
 
 def window_spec(chunk: Chunk) -> Chunk:
     """Returns the spec of windows in the table, that of `chunk` but for `is_first`, which covers older planes too."""
@@ -113,7 +115,7 @@ def batches(
 
 def drawn(
     server_address: str, table: str, *, batch_size: int, checks: Checks | None = None,
-    remove: Callable[[list[int]], None] = lambda keys: None,
+    remove: Callable[[list[int]], None] = lambda keys: None, empty: Callable[[], None] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:  # fmt: skip
     """Yields windows drawn from a table, [B, …] by column, and of each its `key`, `probability` and the `table_size`.
 
@@ -121,17 +123,28 @@ def drawn(
       checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
       remove: takes the keys of unsound windows out of the table: with a high priority one would fill all batches. One
         that cannot be read at all stays there, since its key is not known, and costs a batch whenever it is drawn.
+      empty: takes all out of a table that is spoiled: ten batches in a row cannot be read, or a draw has no probability
+        above 0, up to 1. One infinite priority is enough for that, and it stays so without the window that had it.
     """
     fetch, left = fetching.fetcher(server_address, table, batch_size, info=("key", "probability", "table_size")), None
+    num_unread = 0  # in a row
     while True:
         try:
-            arrays = fetch()
+            arrays, num_unread = fetch(), 0
         except tf.errors.OutOfRangeError:
             return
         except tf.errors.InvalidArgumentError as error:
             if checks is None:
                 raise
             checks.count("unreadable", error.message.splitlines()[0])
+            num_unread += 1
+            if empty and num_unread % _MOST_UNREAD == 0:
+                empty()
+            continue
+        if checks and empty and not priorities.are_probabilities(arrays["probability"]):
+            words = f"drawn with probability {arrays['probability'].tolist()}; expected above 0, up to 1"
+            checks.count("priority", words)
+            empty()
             continue
         is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
         if not is_sound.all():
@@ -185,7 +198,7 @@ class Windows(sources.FedSource):
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
         return drawn(
             self._client.server_address, tables.REPLAY, batch_size=self._batch_size, checks=self._checks,
-            remove=self._remove,
+            remove=self._remove, empty=self._empty,
         )  # fmt: skip
 
     def _remove(self, keys: list[int]) -> None:
@@ -193,6 +206,13 @@ class Windows(sources.FedSource):
             self._client.mutate_priorities(tables.REPLAY, deletes=keys)
         except Exception as error:  # it will be drawn, and taken out, again
             logging.warning("%d unsound windows could not be taken out of the table: %s", len(keys), error)
+
+    def _empty(self) -> None:
+        logging.warning("the table is emptied: nothing that can be trained on is drawn from it any more")
+        try:
+            self._client.reset(tables.REPLAY)
+        except Exception as error:  # the next draw does it
+            logging.warning("the table could not be emptied: %s", error)
 
     def _batches(self) -> Iterator:
         """Yields what the feeder's thread prepares."""

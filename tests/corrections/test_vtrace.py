@@ -220,7 +220,7 @@ def test_extremes_are_those_of_the_double_sum(case, size, clips):
     expected = double_sum(**arguments, **clips)
     targets = corrections.vtrace(**{name: value.astype("float32") for name, value in arguments.items()}, **clips)
     for one, other in zip(targets, expected):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=30, deadline=None)

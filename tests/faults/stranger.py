@@ -1,4 +1,7 @@
-"""Ends a run's replay table at HOST:PORT by a priority below 0, which Reverb's own server takes from anybody."""
+"""Writes what is no window to a run's replay table at HOST:PORT, with PRIORITY: Reverb takes it from anybody.
+
+A priority below 0 ends the table's thread; an infinite one makes the sum of all infinite.
+"""
 
 import os
 import sys
@@ -12,7 +15,7 @@ from impala.replay import tables
 if __name__ == "__main__":
     writer = reverb.Client(sys.argv[1]).trajectory_writer(num_keep_alive_refs=1, validate_items=False)
     writer.append({"x": np.float32(1)})
-    writer.create_item(tables.REPLAY, -1.0, {"x": writer.history["x"][-1:]})
+    writer.create_item(tables.REPLAY, float(sys.argv[2]), {"x": writer.history["x"][-1:]})
     try:
         writer.flush(timeout_ms=2_000)
     except errors.DeadlineExceededError as error:

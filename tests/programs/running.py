@@ -184,6 +184,18 @@ def learns_on(folder):
     wait_for(lambda: int(rows(folder)[-1]["frames"]) > top + 1000, START_SECONDS, "it is beyond its death")
 
 
+def has_played(folder, actor: int, frames: int) -> bool:
+    """Whether the newest 200 episodes of an actor's are of rows of metrics beyond `frames`."""
+    with (Path(folder) / "episodes.csv").open() as file:
+        newest = [row for row in csv.DictReader(file) if row["actor"] == str(actor) and row["weights_version"]][-200:]
+    return len(newest) == 200 and min(int(row["frames"]) for row in newest) > frames
+
+
+def has_learned(folder):
+    """Waits until Catch is played well."""
+    wait_for(lambda: float(rows(folder)[-1]["return_mean"] or 0) > 0.8, START_SECONDS, "a return above 0.8")
+
+
 def ends_in_order(process):
     """Presses Ctrl-C; returns what the run said until it ended with a checkpoint."""
     press_ctrl_c(process)

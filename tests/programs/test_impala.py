@@ -21,16 +21,19 @@ from tests.faults.figures import within
 from tests.programs.running import (
     CATCH,
     END_SECONDS,
+    ENDLESS,
     ONE_LIFE,
     START_SECONDS,
     WATCHED,
     end_of,
+    ends_in_order,
     node,
     press_ctrl_c,
     refused,
     rows,
     run,
     start,
+    start_cold,
     survivors,
     wait_for,
     wait_until_it_trains,
@@ -51,6 +54,15 @@ def test_learns_catch_and_ends_by_itself(finished):
     folder, result = finished
     assert result.returncode == 0, result.stderr
     assert float(rows(folder)[-1]["return_mean"]) >= 0.9
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("config", ["catch", "pong"])
+def test_the_first_update_comes_within_25_seconds(tmp_path, config):
+    with within(25, f"{config} on this machine: the first update is done"):
+        process = start_cold("train", config, "--run", tmp_path, *ENDLESS)
+        wait_until_it_trains(tmp_path)
+    ends_in_order(process)
 
 
 def test_run_folder_holds_what_it_promises(finished):

@@ -1,7 +1,6 @@
 """What dies comes back: real processes, killed, frozen and broken, and what the run and its files say of it."""
 
 import contextlib
-import csv
 import os
 import random
 import shutil
@@ -27,6 +26,7 @@ from tests.programs.running import (
     alive,
     end_of,
     ends_in_order,
+    has_played,
     learns_on,
     node,
     restarts,
@@ -38,7 +38,9 @@ from tests.programs.running import (
     wait_until_it_trains,
 )  # fmt: skip
 
+PERIOD = 2  # of checkpoints, in seconds
 BACK_SECONDS = 150.0  # never reached
+ACTS_SECONDS = 15.0  # until a killed actor acts again
 GROUP_SECONDS = 60.0  # until learners, or what holds the state, are beyond their death
 
 
@@ -74,16 +76,11 @@ def kill_an_actor(process, folder):
     """It acts again, what it writes is accepted, and training never stops."""
     victim, learner, frames = node(process, "actor/0"), node(process, "learner/0").pid, int(rows(folder)[-1]["frames"])
 
-    def has_played():
-        with (folder / "episodes.csv").open() as file:
-            newest = [row for row in csv.DictReader(file) if row["actor"] == "0" and row["weights_version"]][-200:]
-        return len(newest) == 200 and min(int(row["frames"]) for row in newest) > frames and len(restarts(folder)) == 1
-
     now = updates(folder)
-    with within(GROUP_SECONDS, "an actor is killed: another acts, and 200 episodes of that actor's have counted since"):
+    with within(ACTS_SECONDS, "an actor is killed: another acts, and 200 episodes of that actor's have counted since"):
         victim.kill()
         comes_back(process, victim, "actor/0")
-        wait_for(has_played, BACK_SECONDS, "its episodes count again")
+        wait_for(lambda: has_played(folder, 0, frames) and len(restarts(folder)) == 1, BACK_SECONDS, "its episodes count")
     wait_for(lambda: updates(folder) > now, 20, "training goes on")
     assert node(process, "learner/0").pid == learner
     (row,) = restarts(folder)
@@ -98,6 +95,7 @@ def kill_what_holds_the_state(process, folder, name):
     before = checkpoints.read_state(folder / "checkpoints")["frames"]
     with within(GROUP_SECONDS, f"{name} is killed: there are more frames than before"):
         victim.kill()
+        before_it = rows(folder)
         comes_back(process, victim, name)
         wait_for(lambda: not actor.is_running(), 5, "the old actor is gone")
         row = restarts(folder)[num_restarts]
@@ -108,20 +106,33 @@ def kill_what_holds_the_state(process, folder, name):
     saved = int(row["frames"]) - int(row["lost_frames"])
     assert saved >= before and (name == "learner/0" or int(row["lost_frames"]) == 0)
     assert f"{saved:,} frames" in output, "what it resumed from is what it said"
-    written = rows(folder)
-    for column in ("frames", "updates", "wall_seconds"):
-        values = [float(each[column]) for each in written]
-        assert values == sorted(values), column
-    seconds = [float(each["wall_seconds"]) for each in written]
-    gone = max(later - earlier for earlier, later in zip(seconds, seconds[1:]))
-    assert 3 < gone < 100, "the seconds that it was away count"
+    check_what_it_lost(before_it, saved, f"{name} is killed, checkpoints every {PERIOD} s: its last frames are lost")
+    check_the_gap(rows(folder))
     return output
+
+
+def check_what_it_lost(written, saved, what):
+    """No more than a checkpoint's period, and what it takes to write one and a row of metrics."""
+    reached = next(row for row in written if int(row["frames"]) >= saved)
+    keep(what, float(written[-1]["wall_seconds"]) - float(reached["wall_seconds"]), "s", at_most=PERIOD + 2)
+
+
+def check_the_gap(written):
+    """No count goes back or leaps ahead of what the seconds allow, and those that the node was away count."""
+    columns = {name: [float(row[name]) for row in written] for name in ("wall_seconds", "frames", "updates")}
+    steps = {name: np.diff(column) for name, column in columns.items()}
+    gap = int(np.argmax(steps["wall_seconds"]))
+    assert 3 < steps["wall_seconds"][gap] < 100
+    for name in ("frames", "updates"):
+        assert min(steps[name]) >= 0, name
+        pace = (columns[name][gap] - columns[name][0]) / (columns["wall_seconds"][gap] - columns["wall_seconds"][0])
+        assert steps[name][gap] <= 1.5 * pace * steps["wall_seconds"][gap], name
 
 
 def test_a_killed_actor_acts_again_and_a_killed_learner_brings_all_back_from_the_newest_checkpoint(catch):
     keys = {"num-actors": 2, "num-environments": 16}
     keys = [word for name, value in keys.items() for word in (f"--actor.{name}", value)]
-    process, folder = catch(*keys, "--checkpoint-period-seconds", 2)
+    process, folder = catch(*keys, "--checkpoint-period-seconds", PERIOD)
     kill_an_actor(process, folder)
     output = kill_what_holds_the_state(process, folder, "learner/0")
     assert "actor/0 ended with signal 9: it starts again" in output and ", 2 restarts ·" in output
@@ -129,7 +140,7 @@ def test_a_killed_actor_acts_again_and_a_killed_learner_brings_all_back_from_the
 
 @pytest.mark.soak
 def test_a_killed_table_brings_all_back_from_the_newest_checkpoint(catch):
-    kill_what_holds_the_state(*catch("--checkpoint-period-seconds", 2), "table/0")
+    kill_what_holds_the_state(*catch("--checkpoint-period-seconds", PERIOD), "table/0")
 
 
 SHARED = ["train", "--config", "configs/gorila_catch.yaml", "--replay.shared", "true"]
@@ -391,7 +402,7 @@ def test_a_run_whose_folder_is_gone_ends_in_a_line_when_a_node_has_to_start_agai
 @pytest.mark.soak
 def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
     process, folder = catch(config=["train", "apex_catch"])
-    command = [sys.executable, "-m", "tests.faults.stranger", table_address(process)]
+    command = [sys.executable, "-m", "tests.faults.stranger", table_address(process), "-1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "the table took Flush call did not complete" in done.stdout, done
     with within(45, "a priority below 0 has ended a table: it is noticed"):
@@ -400,6 +411,21 @@ def test_a_table_that_a_strangers_priority_ended_is_found_and_comes_back(catch):
     (row,) = restarts(folder)
     assert (row["node"], row["cause"]) == ("table/0", "ended with status 75")
     assert "nothing goes into or out of the table 'replay' any more" in ends_in_order(process)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("priority, reason", [("inf", "priority"), ("1e30", "unreadable")])
+def test_a_table_that_a_strangers_priority_spoiled_is_emptied_and_training_goes_on(catch, priority, reason):
+    """Whatever is drawn, it is the stranger's or has no probability; nothing else would be trained on any more."""
+    process, folder = catch(config=["train", "apex_catch"])
+    command = [sys.executable, "-m", "tests.faults.stranger", table_address(process), priority]
+    with within(20, f"a priority of {priority} has spoiled a table: it is emptied"):
+        subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+        wait_for(lambda: reason in rows(folder)[-1]["unsound_reasons"], 90, "that is noticed")
+    now = updates(folder)
+    wait_for(lambda: updates(folder) > now + 100, 60, "training goes on")
+    assert not restarts(folder)
+    ends_in_order(process)
 
 
 @pytest.mark.soak

@@ -205,6 +205,35 @@ def test_an_unsound_window_of_a_huge_priority_is_taken_out_of_the_table(served):
     assert 8 <= source.counts()["unsound:discount"] <= 64, "those that were on their way before"
 
 
+def test_a_table_that_an_infinite_priority_has_spoiled_is_emptied_and_fills_again(served):
+    """Their sum is not finite, and is no number once the window is gone: one window would be drawn for ever."""
+    from impala.replay.checks import Checks, ExpectedOrigins
+
+    server, client = served(np.ones(10))
+    key = int(draws(server, 1, 1)[1][0])
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
+    source = prioritised.PrioritisedWindows(
+        client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0",
+        importance_exponent=0.4,
+    )  # fmt: skip
+    assert source.get(timeout_seconds=60) is not None
+    client.mutate_priorities(tables.REPLAY, updates={key: np.inf})
+    deadline = time.monotonic() + 60
+    while client.server_info()[tables.REPLAY].current_size:
+        assert time.monotonic() < deadline
+        source.get(timeout_seconds=0.1)
+    time.sleep(1.0)  # until all that was drawn before has come
+    fill(client, np.linspace(1.0, 2.0, 10), first=100)
+    weights, seen = set(), set()
+    while time.monotonic() < deadline and len(seen) < 10:
+        if batch := source.get(timeout_seconds=1):
+            newest = [each for each in batch.observation.numpy()[0, :, 0].astype(int).tolist() if each >= 100]
+            seen |= {*newest}
+            weights |= {*batch.importance.numpy().tolist()} if newest else set()
+    assert seen == {*range(100, 110)} and np.isfinite(list(weights)).all() and len(weights) > 1
+    assert source.counts()["unsound:priority"] >= 1 and client.server_info()[tables.REPLAY].current_size == 10
+
+
 def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed_out(served):
     from impala.replay.checks import Checks, ExpectedOrigins
 
