@@ -444,6 +444,8 @@ class ClusterConfig(Model):
     actor_memory_gb: NonNegative = 0.0  # 0: not looked at
     learner_memory_gb: NonNegative = 0.0  # likewise
     table_memory_gb: NonNegative = 0.0  # likewise
+    evaluator_memory_gb: NonNegative = 0.0  # likewise
+    relay_memory_gb: NonNegative = 0.0  # likewise
     spread_actors: bool = False  # over as many hosts as possible, not on few
     min_actors: Count | None = None  # the run begins with so many, others join when hosts come; null: all
     wait_seconds: Seconds = 60.0  # for room, before the command ends with status 75

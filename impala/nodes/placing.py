@@ -22,7 +22,7 @@ def placement(config: Config) -> ray_cluster.Placement:
         return ray_cluster.Needs(
             cpus=getattr(cluster, f"{role}_cpus"),
             gpus=cluster.learner_gpus if role == _LEARNER else 0.0,
-            memory_gb=getattr(cluster, f"{role}_memory_gb", 0.0),
+            memory_gb=getattr(cluster, f"{role}_memory_gb"),
         )
 
     def at_launcher(name: str) -> bool:

@@ -27,3 +27,14 @@ def test_a_later_launch_awaits_one_actor_beside_the_evaluator_which_is_placed_fi
     config = config_lib.load("configs/apex_catch.yaml", {"actor.num_actors": 3} | overrides)
     again = placing.placement_again(config)
     assert again.num_awaited == expected and again.avoids_unfit and placing.placement(config).num_awaited is None
+
+
+def test_each_role_needs_what_its_own_keys_say_and_servers_of_parameters_what_a_learner_does():
+    roles = ("actor", "learner", "table", "evaluator", "relay")
+    overrides = {f"cluster.{role}_cpus": 2.0 + i for i, role in enumerate(roles)}
+    overrides |= {f"cluster.{role}_memory_gb": 20.0 + i for i, role in enumerate(roles)} | {"cluster.learner_gpus": 0.5}
+    needs = placing.placement(config_lib.load("configs/apex_catch.yaml", overrides | {"actor.num_relays": 1})).needs
+    assert {role: tuple(needs(f"{role}/1")) for role in roles} == {
+        role: (2.0 + i, 0.5 if role == "learner" else 0.0, 20.0 + i) for i, role in enumerate(roles)
+    }
+    assert needs("server/0") == needs("shard/3") == needs("learner/0")
