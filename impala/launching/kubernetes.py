@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import yaml
 
+from impala.launching import ray_health
+
 _HEADER = """\
 # A Ray cluster of one head, where the learner stands, and {workers} for actors; it is gone when the run has
 # ended. `kubectl apply -f` starts it, where KubeRay 1.5.1 or later is installed; applied again after `kubectl delete
@@ -19,6 +21,7 @@ _CONFIG, _CONFIG_FILE = "/config", "config.yaml"
 # Ray kills a job that is stopped after 3 s, and all of a pod that is to end after 30, unless it is told otherwise.
 _GRACE_SECONDS, _STOP_SECONDS = 120, 100
 _STOPPING = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": _STOP_SECONDS}
+_ENVIRONMENT = _STOPPING | ray_health.SOONER
 _RAY = "2.60.0"  # of the image, as in constraints.txt; KubeRay refuses `authOptions` without it
 
 
@@ -136,7 +139,7 @@ def _pod(name: str, job: Job, *, gpus: int, has_file: bool = False) -> dict:
             "containers": [{
                 "name": "ray",
                 "image": job.image,
-                "env": [{"name": variable, "value": str(value)} for variable, value in _STOPPING.items()],
+                "env": [{"name": variable, "value": str(value)} for variable, value in _ENVIRONMENT.items()],
                 "resources": {"requests": amounts, "limits": amounts},
                 "volumeMounts": mounts,
             }],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala.config import ConfigError
+from impala.launching import ray_health
 
 _SCRIPT = """\
 #!/bin/bash
@@ -38,6 +39,8 @@ ip=$(printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -E '^([0-9]+[.]
 [ -n "$ip" ] || {{ echo "$first: has no IPv4 address but 127.*; expected one that other hosts reach" >&2; exit 1; }}
 address=$ip:$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray
+# A host that falls silent is given up after 26 s, with Ray's own numbers after 65.
+export {sooner}
 "$ray" start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
   --include-dashboard=false --disable-usage-stats &
 head=$!
@@ -122,6 +125,7 @@ def script(arguments: Sequence[str], folder: Path, job: Job, bin: Path) -> str:
         name=f"impala-{folder.name}", nodes=job.nodes, cpus=job.cpus, time=job.time, here=shlex.quote(str(Path.cwd())),
         options="".join(f"#SBATCH {option}\n" for option in options), folder=shlex.quote(str(folder.resolve())),
         log=f"{folder.resolve()}.slurm.log",  # beside it: a run refuses a folder that holds anything but a run
+        sooner=" ".join(f"{name}={value}" for name, value in ray_health.SOONER.items()),
         bin=shlex.quote(str(bin)), arguments=shlex.join(map(str, arguments)),
     )  # fmt: skip
 

@@ -110,6 +110,9 @@ CONFIG_MAP = _fields(
 )
 JOB = kubernetes.Job("registry/impala:1", workers=3, max_workers=3, cpus=8, memory_gb=16, gpus=1, claim="impala-runs", namespace="default")
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+SOONER = {f"RAY_health_check_{name}": value for name, value in (
+    ("period_ms", "2000"), ("timeout_ms", "4000"), ("failure_threshold", "4"),
+)}  # fmt: skip
 SLURM = slurm.Job(nodes=4, cpus=16, gpus=2, time="12:00:00", options=["--partition=long"])
 
 
@@ -190,8 +193,8 @@ def test_the_manifest_asks_for_what_was_said():
     (worker,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
     assert (worker["replicas"], worker["minReplicas"], worker["maxReplicas"]) == (3, 3, 3)
     (of_head,), (of_worker,) = (group["template"]["spec"]["containers"] for group in (head, worker))
-    stopping = ["RAY_JOB_STOP_WAIT_TIME_S", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]
-    assert of_head["env"] == of_worker["env"] == [{"name": name, "value": "100"} for name in stopping]
+    wanted = {"RAY_JOB_STOP_WAIT_TIME_S": "100", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "100"} | SOONER
+    assert of_head["env"] == of_worker["env"] == [{"name": name, "value": value} for name, value in wanted.items()]
     assert head["template"]["spec"]["terminationGracePeriodSeconds"] > 100
     assert of_head["resources"]["limits"] == {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}
     assert of_worker["resources"]["limits"] == {"cpu": "8", "memory": "16Gi"}
@@ -258,7 +261,7 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
 
 
-RAY = 'echo "$@" >> rays; [ $1 = status ] || exec sleep 60'
+RAY = 'echo "$@" >> rays; env | grep ^RAY_health > health; [ $1 = status ] || exec sleep 60'
 
 
 def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 10.1.0.1", ray=RAY, patience=300):
@@ -338,6 +341,7 @@ def test_the_head_listens_where_other_hosts_reach_it_whatever_its_own_name_stand
     finally:
         end(job)
     assert "start --head --node-ip-address=10.0.0.1 --port=6386 " in (tmp_path / "rays").read_text()
+    assert dict(line.split("=") for line in (tmp_path / "health").read_text().split()) == SOONER
     (tmp_path / "rays").unlink()
     job = job_of(tmp_path, "exit 0", addresses="fd00::7 ")
     assert job.communicate(timeout=30)[1] == (
