@@ -335,11 +335,16 @@ def test_what_is_killed_comes_back_and_a_killed_driver_leaves_nothing(cluster, c
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("program", ["seed", "ga3c", "apex"])
-def test_the_other_programs_survive_the_loss_of_a_host_too(cluster, tmp_path, program):
-    """All of DQN stands where the learner does, so it has no other host to lose; Ape-X is DQN with actors elsewhere."""
+@pytest.mark.parametrize("program, keys", [
+    ("seed", ["--cluster.learner-cpus", 2]), ("ga3c", ["--cluster.learner-cpus", 2]), ("apex", ["--cluster.evaluator-cpus", 0]),
+])  # fmt: skip
+def test_the_other_programs_survive_the_loss_of_a_host_too(cluster, tmp_path, program, keys):
+    """The keys leave no room for an actor at the head.
+
+    All of DQN stands where the learner does, so it has no other host to lose; Ape-X is DQN with actors elsewhere.
+    """
     command = ["train", f"{program}_catch", "--cluster", cluster.address, "--run", tmp_path / "run"]
-    process = start(*command, *ENDLESS, *TWO_ACTORS, "--cluster.learner-cpus", 2)
+    process = start(*command, *ENDLESS, *TWO_ACTORS, *keys)
     wait_until_it_trains(tmp_path / "run", 5)
     cluster.remove_node(cluster.hosts.pop(), allow_graceful=False)
     wait_for(lambda: restarts(tmp_path / "run"), BACK_SECONDS, "the loss is noticed")

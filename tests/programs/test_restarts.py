@@ -484,7 +484,7 @@ def kill_half_of_the_actors(process, folder, *, num_actors, seconds, times):
     """Kills half of the actors again and again, and compares the rate with the undisturbed one before."""
     launcher, chance = psutil.Process(process.pid), random.Random(0)
     undisturbed, learner = frames_per_second(folder, 30), node(process, "learner/0").pid
-    rates, opened, memory = [], [], []
+    rates, opened, memory, of_others = [], [], [], []
     for _ in range(times):
         for number in chance.sample(range(num_actors), num_actors // 2):
             with contextlib.suppress(StopIteration):  # it waits for its next start
@@ -492,10 +492,13 @@ def kill_half_of_the_actors(process, folder, *, num_actors, seconds, times):
         rates.append(frames_per_second(folder, seconds))
         opened.append(launcher.num_fds())
         memory.append(launcher.memory_info().rss)
+        of_others.append([float(rows(folder)[-1][column]) for column in ("rss_learner_mb", "rss_table_mb")])
         assert not [child for child in launcher.children() if child.status() == psutil.STATUS_ZOMBIE]
     what = f"{num_actors // 2} of {num_actors} actors are killed {times} times, every {seconds} s: "
     keep(what + "frames", 100 * np.mean(rates) / undisturbed, "% of undisturbed", at_least=40)
     keep(what + "memory of the launcher", 100 * (memory[-1] / memory[0] - 1), "% more", at_most=2)
+    for name, first, last in zip(("learner", "table"), of_others[0], of_others[-1]):
+        keep(what + f"memory of the {name}", 100 * (last / first - 1), "% more", at_most=2)
     keep(what + "its open files", opened[-1] - max(opened[:3]), "more", at_most=2)
     assert node(process, "learner/0").pid == learner
     ends_in_order(process)
