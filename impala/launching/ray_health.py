@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 
-# For the environment of Ray's head, which gives a host up that has not answered as often in a row: after 26 s with
+# For the environment of Ray's head, which gives a host up that has not answered as often in a row: after 25 s with
 # these, a call of 4 s and a pause of 2, and after 65 with Ray's own, five times 10 and 3.
 SOONER = {
     "RAY_health_check_period_ms": 2_000, "RAY_health_check_timeout_ms": 4_000, "RAY_health_check_failure_threshold": 4,

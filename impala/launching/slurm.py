@@ -39,7 +39,7 @@ ip=$(printf '%s\\n' $(hostname --ip-address; hostname -I) | grep -E '^([0-9]+[.]
 [ -n "$ip" ] || {{ echo "$first: has no IPv4 address but 127.*; expected one that other hosts reach" >&2; exit 1; }}
 address=$ip:$((6379 + SLURM_JOB_ID % 1000))
 ray={bin}/ray
-# A host that falls silent is given up after 26 s, with Ray's own numbers after 65.
+# A host that falls silent is given up after 25 s, with Ray's own numbers after 65.
 export {sooner}
 "$ray" start --head --node-ip-address="${{address%:*}}" --port="${{address#*:}}" --num-cpus={cpus} --block \\
   --include-dashboard=false --disable-usage-stats &
