@@ -5,8 +5,8 @@ import socket
 import time
 from collections.abc import Callable
 
-# For the environment of Ray's head, which gives a host up that has not answered as often in a row: after 25 s with
-# these, a call of 4 s and a pause of 2, and after 65 with Ray's own, five times 10 and 3.
+# For the environment of Ray's head, which gives a host up after so many calls in a row without an answer: four of 4 s
+# each, with pauses of 2, so after about 25 s; with Ray's own numbers, five of 10 s with pauses of 3, after 65.
 SOONER = {
     "RAY_health_check_period_ms": 2_000, "RAY_health_check_timeout_ms": 4_000, "RAY_health_check_failure_threshold": 4,
 }  # fmt: skip

@@ -21,9 +21,15 @@ _SCRIPT = """\
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 #SBATCH --output="{log}"
-# Two minutes before its time is over the run writes a checkpoint; the job is queued again, and resumes. The run's
-# folder must be one that the first host of the next allocation sees too.
+# Two minutes before its time is over (USR1) the run writes a checkpoint; the job is queued again, and resumes. The
+# run's folder must be one that the first host of the next allocation sees too. After scancel (TERM) it stays away.
 set -u
+run= end=  # what the job ends for, once it is told to: the first word holds
+stop() {{ [ -n "$end" ] || {{ end=$1; [ -z "$run" ] || kill -TERM "$run"; }}; }}
+trap 'stop time' USR1
+trap 'stop cancelled' TERM
+tries={folder}.slurm.tries  # in a row that may have been worth repeating; see the end
+[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$tries"
 cd {here}
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY  # gRPC would send the hosts' own traffic there
 
@@ -45,23 +51,20 @@ export {sooner}
   --include-dashboard=false --disable-usage-stats &
 head=$!
 
-# From here on the job hears that its time is nearly over (USR1), and scancel (TERM): a run writes a checkpoint.
-run= over=no again=no
-stop() {{ over=yes; [ -z "$run" ] || kill -TERM "$run"; }}
-trap 'again=yes; stop' USR1
-trap stop TERM  # the job does not come back
-
-status=130  # as a run that is told to end before its first update
-until timeout 30 "$ray" status --address "$address" >/dev/null 2>&1; do
-  kill -0 "$head" || exit 1
-  if [ "$SECONDS" -ge 300 ]; then
-    echo "$first: Ray at $address has not answered in 300 s; expected it within 20; what it says is above" >&2
-    status=75 over=yes
-  fi
-  [ "$over" = no ] || break
-  sleep 1
-done
-if [ "$over" = no ]; then
+wait_for_ray() {{
+  until timeout 30 "$ray" status --address "$address" >/dev/null 2>&1; do
+    kill -0 "$head" || exit 1
+    [ -z "$end" ] || break
+    if [ "$SECONDS" -ge 300 ]; then
+      echo "$first: Ray at $address has not answered in 300 s; expected it within 20; what it says is above" >&2
+      return 75
+    fi
+    sleep 1
+  done
+  [ -z "$end" ] || return 130  # as a run that is told to end before its first update
+}}
+wait_for_ray; status=$?
+if [ "$status" = 0 ]; then
   if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \\
       --cpus-per-task={cpus} --exclude="$first" \\
@@ -69,26 +72,23 @@ if [ "$over" = no ]; then
   fi
   {bin}/impala train {arguments} --cluster "$address" --run {folder} &
   run=$!
-  [ "$over" = no ] || kill -TERM "$run"  # told to end between the two lines above
+  [ -z "$end" ] || kill -TERM "$run"  # told to end between the two lines above
   wait "$run"
   while kill -0 "$run" 2>/dev/null; do wait "$run"; done  # `wait` returns at a signal at once, with its number
   wait "$run"; status=$?
 fi
 kill "$head"  # `ray stop` would end other jobs' Ray as well
-# Its time was over, and a checkpoint was written; or trying again may help, which it has not done after five times in a
-# row: what it waited for may come (75), or a first update, which its time was too short for (130, or 143 if the run had
-# no time to hear the signal).
-tries={folder}.slurm.tries  # in a row that ended so
-[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$tries"
-if [ "$again$status" = yes0 ]; then
-  rm -f "$tries"
-elif [ "$status" = 75 ] || [ "$again$status" = yes130 ] || [ "$again$status" = yes143 ]; then
-  count=$(($(cat "$tries" 2>/dev/null || echo 0) + 1))
-  echo "$count" > "$tries"
-  again=$([ "$count" -gt 5 ] || echo yes)
-else
-  again=no
-fi
+# The job is queued again when its time was over and a checkpoint was written; and, up to five times in a row, where
+# that may help: what it waited for may come (75), or a first update, which its time was too short for (130, or 143 if
+# the run did not yet listen).
+again=no
+case $end$status in
+  time0) rm -f "$tries"; again=yes ;;
+  75 | time75 | time130 | time143)
+    count=$(($(cat "$tries" 2>/dev/null || echo 0) + 1))
+    echo "$count" > "$tries"
+    [ "$count" -gt 5 ] || again=yes ;;
+esac
 if [ "$again" = yes ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"
 """

@@ -1,5 +1,6 @@
 """Overlapping windows of steps, as `acting.windows` writes them: their spec, their table, and how they are read."""
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from impala.replay.checks import Checks
 from impala.replay.estimates import MemoryEstimate
 from impala.types import WINDOW_COLUMNS, ArraySpec, Chunk, map_fields
 
-_MOST_UNREAD = 10  # batches in a row, each with a window that cannot be read
+_MOST_UNREAD = 50  # batches in a row, each with a window that cannot be read
 
 
 def window_spec(chunk: Chunk) -> Chunk:
@@ -123,11 +124,14 @@ def drawn(
       checks: as in `datasets.chunks`; an unsound window is left out, and the next one drawn takes its place.
       remove: takes the keys of unsound windows out of the table: with a high priority one would fill all batches. One
         that cannot be read at all stays there, since its key is not known, and costs a batch whenever it is drawn.
-      empty: takes all out of a table that is spoiled: ten batches in a row cannot be read, or a draw has no probability
-        above 0, up to 1. One infinite priority is enough for that, and it stays so without the window that had it.
+      empty: takes all out of a table that is spoiled: fifty batches in a row could not be read, or a window was drawn
+        with a probability that is not above 0 and at most 1. One infinite priority is enough for that, and it stays so
+        without the window that had it. What was drawn before is dropped.
     """
-    fetch, left = fetching.fetcher(server_address, table, batch_size, info=("key", "probability", "table_size")), None
-    num_unread = 0  # in a row
+    make_fetch = functools.partial(
+        fetching.fetcher, server_address, table, batch_size, info=("key", "probability", "table_size")
+    )
+    fetch, left, num_unread = make_fetch(), None, 0
     while True:
         try:
             arrays, num_unread = fetch(), 0
@@ -138,13 +142,15 @@ def drawn(
                 raise
             checks.count("unreadable", error.message.splitlines()[0])
             num_unread += 1
-            if empty and num_unread % _MOST_UNREAD == 0:
+            if empty and num_unread >= _MOST_UNREAD:
                 empty()
+                fetch, left, num_unread = make_fetch(), None, 0
             continue
         if checks and empty and not priorities.are_probabilities(arrays["probability"]):
             words = f"drawn with probability {arrays['probability'].tolist()}; expected above 0, up to 1"
             checks.count("priority", words)
             empty()
+            fetch, left = make_fetch(), None
             continue
         is_sound = np.array(checks(arrays)) if checks else np.ones(batch_size, bool)
         if not is_sound.all():
@@ -194,6 +200,7 @@ class Windows(sources.FedSource):
         super().__init__(lambda: datasets.Prefetcher(self._batches, num_prefetched=num_prefetched))
         self._client, self._checks, size = client, checks, share.size * share.num_fresh
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
+        self._before = (0, 0)  # insertions and draws before the table was emptied
 
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
         return drawn(
@@ -211,8 +218,10 @@ class Windows(sources.FedSource):
         logging.warning("the table is emptied: nothing that can be trained on is drawn from it any more")
         try:
             self._client.reset(tables.REPLAY)
-        except Exception as error:  # the next draw does it
+        except Exception as error:  # it will be found spoiled again
             logging.warning("the table could not be emptied: %s", error)
+        if info := self._info():  # the rate limiter begins anew, these counts do not
+            self._before = _counts(info)
 
     def _batches(self) -> Iterator:
         """Yields what the feeder's thread prepares."""
@@ -228,22 +237,22 @@ class Windows(sources.FedSource):
         """
         if (info := self._info()) is None:
             return {}
-        limiter, share = info.rate_limiter_info, self._share
-        num_inserted = share.num_fresh * (limiter.insert_stats.completed - share.min_size)
-        ratio = share.num_trained * limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
+        share, (num_inserted, num_drawn) = self._share, np.subtract(_counts(info), self._before).tolist()
+        num_fresh = share.num_fresh * (num_inserted - share.min_size)
+        ratio = share.num_trained * num_drawn / num_fresh if num_fresh > 0 else None
         sizes = dict(replay_size=share.num_fresh * info.current_size, replay_capacity=share.num_fresh * share.size)
         return sizes | dict(samples_per_insert=ratio)
 
     def num_inserted(self) -> int | None:
         """Returns how many windows were put into the table since it was started; None if it does not answer."""
-        return info.rate_limiter_info.insert_stats.completed if (info := self._info()) else None
+        return _counts(info)[0] if (info := self._info()) else None
 
     def fill(self) -> None:
         """Returns None: there is no queue, and `columns` says how much the table holds."""
 
     def is_full(self) -> bool:
         """Returns whether actors wait until more windows are drawn, and other learners wait for these actors."""
-        return self._is_fed_with_others and table_info.holds_up_writers(self._info())
+        return self._is_fed_with_others and table_info.holds_up_writers(self._info(), self._before)
 
     def look(self, row: dict[str, Any]) -> None:
         """See `sources.Tables`."""
@@ -255,3 +264,9 @@ class Windows(sources.FedSource):
 
     def _info(self):
         return table_info.info_of(self._client, tables.REPLAY)
+
+
+def _counts(info) -> tuple[int, int]:
+    """Returns how many windows were put into a table, and how many drawn from it, since it was started."""
+    limiter = info.rate_limiter_info
+    return limiter.insert_stats.completed, limiter.sample_stats.completed

@@ -261,7 +261,7 @@ def test_the_script_is_bash_and_asks_for_what_was_said(tmp_path):
     assert "RAY_AUTH_MODE=token" in text and "scontrol requeue" in text
 
 
-RAY = 'echo "$@" >> rays; env | grep ^RAY_health > health; [ $1 = status ] || exec sleep 60'
+RAY = '[ $1 = status ] || env | grep ^RAY_health > health; echo "$@" >> rays; [ $1 = status ] || exec sleep 60'
 
 
 def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 10.1.0.1", ray=RAY, patience=300):
@@ -275,8 +275,10 @@ def job_of(tmp_path, impala, restarts=0, addresses="fd00::7 127.0.0.2 10.0.0.1 1
         (commands / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
         (commands / name).chmod(0o755)
     text = slurm.script(["pong"], tmp_path / "run", SLURM, commands)
-    assert text.count("300") == 2
-    (tmp_path / "job").write_text(text.replace("300", str(patience)))
+    for words in ("-ge %d ]", "answered in %d s;"):
+        assert text.count(words % 300) == 1
+        text = text.replace(words % 300, words % patience)
+    (tmp_path / "job").write_text(text)
     environment = os.environ | {
         "PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "host", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2",
         "SLURM_RESTART_COUNT": str(restarts),
@@ -364,7 +366,10 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
     its_time_is_over = "trap 'exit %d' TERM; sleep 0.5; kill -USR1 $PPID; sleep 60 & wait"
     assert is_queued_after(its_time_is_over % 130, 4), "there was no update yet"
     assert not is_queued_after(its_time_is_over % 1, 4)
-    assert not is_queued_after((its_time_is_over % 130).replace("USR1", "TERM"), 4), "scancel, before an update"
+    for status in (130, 75, 0):  # 75: its hosts were ended, too
+        assert not is_queued_after((its_time_is_over % status).replace("USR1", "TERM"), 4), "scancel"
+    too_slow = "trap 'sleep 1; exit 0' TERM; sleep 0.5; kill -USR1 $PPID; sleep 0.5; kill -TERM $PPID; sleep 60 & wait"
+    assert is_queued_after(too_slow, 4), "Slurm sends SIGTERM at the limit itself; the checkpoint was being written"
     assert is_queued_after(its_time_is_over % 0, 4), "its time was over"
     assert [is_queued_after("exit 75", restarts) for restarts in range(5, 11)] == 5 * [True] + [False]
     assert is_queued_after("exit 75", 0), "submitted anew"

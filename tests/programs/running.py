@@ -185,7 +185,7 @@ def learns_on(folder):
 
 
 def has_played(folder, actor: int, frames: int) -> bool:
-    """Whether the newest 200 episodes of an actor's are of rows of metrics beyond `frames`."""
+    """Whether the newest 200 episodes of an actor are of rows of metrics beyond `frames`."""
     with (Path(folder) / "episodes.csv").open() as file:
         newest = [row for row in csv.DictReader(file) if row["actor"] == str(actor) and row["weights_version"]][-200:]
     return len(newest) == 200 and min(int(row["frames"]) for row in newest) > frames

@@ -103,6 +103,39 @@ def test_after_an_unsound_window_batches_are_of_the_newest_draw_again(monkeypatc
     assert batches == [[1] * 4, [2, 2, 2, 3], [4] * 4, [5] * 4] and removed == [1]
 
 
+@pytest.mark.parametrize("fault, num_faults", [("unreadable", windows._MOST_UNREAD), (np.nan, 1), (0.0, 1), (np.inf, 1)])
+def test_a_spoiled_table_is_emptied_once_and_what_was_drawn_before_is_dropped(monkeypatch, fault, num_faults):
+    """A batch that is half of before and half of after would have it emptied again, full of sound windows."""
+    emptied, fetchers, counted = [], [], []
+
+    def fetcher(*arguments, **more):
+        fetchers.append(len(fetchers))
+        number, left = fetchers[-1], iter(range(100))
+
+        def fetch():
+            draw = next(left)
+            probability = np.full(4, 0.25)
+            if number == 0 and draw == 2 and fault != "unreadable":
+                probability[1] = fault
+            if number == 0 and draw >= 2 and fault == "unreadable":
+                raise tf.errors.InvalidArgumentError(None, None, "no window")
+            return dict(origin=np.full((4, 6), 10 * number + draw), key=np.arange(4), probability=probability)
+
+        return fetch
+
+    class Checks:
+        def __call__(self, arrays):
+            return [True, False, True, True] if arrays["origin"][0, 0] == 1 else [True] * 4
+
+        def count(self, reason, words):
+            counted.append(reason)
+
+    monkeypatch.setattr(windows.fetching, "fetcher", fetcher)
+    drawn = windows.drawn("", "", batch_size=4, checks=Checks(), empty=lambda: emptied.append(fetchers[-1]))
+    assert [next(drawn)["origin"][:, 0].tolist() for _ in range(3)] == [[0] * 4, [10] * 4, [11] * 4]
+    assert emptied == [0] and fetchers == [0, 1] and len(counted) == num_faults
+
+
 @pytest.mark.parametrize("samples_per_insert", [2.0, None])
 def test_a_source_knows_when_its_rate_limiter_holds_up_whoever_writes(samples_per_insert):
     """In a group of learners the one whose actors wait then draws without its peers: `learner_group.Relief`."""
