@@ -92,6 +92,12 @@ def test_a_job_trains_on_two_hosts_ends_with_a_checkpoint_and_resumes_when_it_is
     wait_for(lambda: f"resumed from checkpoint {saved:010}" in log.read_text(), 300, "it resumes")
     wait_for(lambda: int(rows(folder)[-1]["updates"]) > saved, 60, "it goes on")
     assert call("pgrep", "-c", "-x", "raylet").strip() == "2", "one on each host"
+    with within(60, "a job on Slurm gets scancel: it has ended with a checkpoint"):
+        call("scancel", job)
+        wait_for(lambda: "CANCELLED" in call("scontrol", "show", "job", job) and not call("squeue", "--noheader"), 60, "it ends")
+    assert checkpoints.read_state(folder / "checkpoints")["updates"] == int(rows(folder)[-1]["updates"]) > saved
+    time.sleep(5)
+    assert not call("squeue", "--noheader"), "it does not come back"
 
 
 def test_what_slurm_refuses_is_said_in_a_line(slurm):
