@@ -219,8 +219,10 @@ def test_extremes_are_those_of_the_double_sum(case, size, clips):
         arguments["mask_t"] = np.zeros_like(arguments["mask_t"])
     expected = double_sum(**arguments, **clips)
     targets = corrections.vtrace(**{name: value.astype("float32") for name, value in arguments.items()}, **clips)
+    # Without clips float32 rounds differences of numbers of 1e30, and how much that shows depends on the batch.
+    most = 1e-6 if np.isfinite(clips["clip_rho"]) else 2e-5
     for one, other in zip(targets, expected):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=most, atol=most)
 
 
 @settings(max_examples=30, deadline=None)
