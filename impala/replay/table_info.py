@@ -12,15 +12,10 @@ def info_of(client, table: str):
         return None
 
 
-def holds_up_writers(info, before: tuple[int, int] = (0, 0)) -> bool:
-    """Returns whether a table's rate limiter lets nobody write now; False if its information is None.
-
-    Args:
-      before: insertions and draws before the table was emptied, which its limiter no longer counts.
-    """
+def holds_up_writers(info) -> bool:
+    """Returns whether a table's rate limiter lets nobody write now; False if its information is None."""
     if info is None:
         return False
     limiter = info.rate_limiter_info
-    inserted, drawn = limiter.insert_stats.completed - before[0], limiter.sample_stats.completed - before[1]
-    ahead = limiter.samples_per_insert * (inserted + 1) - drawn
+    ahead = limiter.samples_per_insert * (limiter.insert_stats.completed + 1) - limiter.sample_stats.completed
     return info.current_size >= limiter.min_size_to_sample and ahead > limiter.max_diff

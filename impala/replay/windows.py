@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -200,7 +201,7 @@ class Windows(sources.FedSource):
         super().__init__(lambda: datasets.Prefetcher(self._batches, num_prefetched=num_prefetched))
         self._client, self._checks, size = client, checks, share.size * share.num_fresh
         self._memory = MemoryEstimate(size, enough=max(20_000, size // 20))
-        self._before = (0, 0)  # insertions and draws before the table was emptied
+        self._lock, self._num_emptied = threading.Lock(), 0  # windows put into the table before it was emptied
 
     def _drawn(self) -> Iterator[dict[str, np.ndarray]]:
         return drawn(
@@ -216,12 +217,13 @@ class Windows(sources.FedSource):
 
     def _empty(self) -> None:
         logging.warning("the table is emptied: nothing that can be trained on is drawn from it any more")
-        try:
-            self._client.reset(tables.REPLAY)
-        except Exception as error:  # it will be found spoiled again
-            logging.warning("the table could not be emptied: %s", error)
-        if info := self._info():  # the rate limiter begins anew, these counts do not
-            self._before = _counts(info)
+        with self._lock:
+            info = self._info()
+            try:
+                self._client.reset(tables.REPLAY)  # and its counts: those of frames go on
+                self._num_emptied += info.rate_limiter_info.insert_stats.completed if info else 0
+            except Exception as error:  # it will be found spoiled again
+                logging.warning("the table could not be emptied: %s", error)
 
     def _batches(self) -> Iterator:
         """Yields what the feeder's thread prepares."""
@@ -237,22 +239,24 @@ class Windows(sources.FedSource):
         """
         if (info := self._info()) is None:
             return {}
-        share, (num_inserted, num_drawn) = self._share, np.subtract(_counts(info), self._before).tolist()
-        num_fresh = share.num_fresh * (num_inserted - share.min_size)
-        ratio = share.num_trained * num_drawn / num_fresh if num_fresh > 0 else None
+        limiter, share = info.rate_limiter_info, self._share
+        num_inserted = share.num_fresh * (limiter.insert_stats.completed - share.min_size)
+        ratio = share.num_trained * limiter.sample_stats.completed / num_inserted if num_inserted > 0 else None
         sizes = dict(replay_size=share.num_fresh * info.current_size, replay_capacity=share.num_fresh * share.size)
         return sizes | dict(samples_per_insert=ratio)
 
     def num_inserted(self) -> int | None:
         """Returns how many windows were put into the table since it was started; None if it does not answer."""
-        return _counts(info)[0] if (info := self._info()) else None
+        with self._lock:
+            info = self._info()
+            return self._num_emptied + info.rate_limiter_info.insert_stats.completed if info else None
 
     def fill(self) -> None:
         """Returns None: there is no queue, and `columns` says how much the table holds."""
 
     def is_full(self) -> bool:
         """Returns whether actors wait until more windows are drawn, and other learners wait for these actors."""
-        return self._is_fed_with_others and table_info.holds_up_writers(self._info(), self._before)
+        return self._is_fed_with_others and table_info.holds_up_writers(self._info())
 
     def look(self, row: dict[str, Any]) -> None:
         """See `sources.Tables`."""
@@ -264,9 +268,3 @@ class Windows(sources.FedSource):
 
     def _info(self):
         return table_info.info_of(self._client, tables.REPLAY)
-
-
-def _counts(info) -> tuple[int, int]:
-    """Returns how many windows were put into a table, and how many drawn from it, since it was started."""
-    limiter = info.rate_limiter_info
-    return limiter.insert_stats.completed, limiter.sample_stats.completed

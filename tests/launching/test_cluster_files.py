@@ -362,12 +362,12 @@ def test_a_job_that_could_be_tried_again_comes_back_five_times_in_a_row_and_time
             end(job)
         return "requeue 7" in (tmp_path / "asked").read_text()
 
-    assert [is_queued_after("exit 75", restarts) for restarts in range(4)] == 4 * [True]
     its_time_is_over = "trap 'exit %d' TERM; sleep 0.5; kill -USR1 $PPID; sleep 60 & wait"
+    for status in (130, 75, 0):  # 75: its hosts were ended, too
+        assert not is_queued_after((its_time_is_over % status).replace("USR1", "TERM"), 0), "scancel"
+    assert [is_queued_after("exit 75", restarts) for restarts in range(4)] == 4 * [True]
     assert is_queued_after(its_time_is_over % 130, 4), "there was no update yet"
     assert not is_queued_after(its_time_is_over % 1, 4)
-    for status in (130, 75, 0):  # 75: its hosts were ended, too
-        assert not is_queued_after((its_time_is_over % status).replace("USR1", "TERM"), 4), "scancel"
     too_slow = "trap 'sleep 1; exit 0' TERM; sleep 0.5; kill -USR1 $PPID; sleep 0.5; kill -TERM $PPID; sleep 60 & wait"
     assert is_queued_after(too_slow, 4), "Slurm sends SIGTERM at the limit itself; the checkpoint was being written"
     assert is_queued_after(its_time_is_over % 0, 4), "its time was over"

@@ -431,6 +431,8 @@ def test_a_table_that_a_strangers_priority_spoiled_is_emptied_and_training_goes_
     wait_for(lambda: updates(folder) > now + 100, 60, "training goes on")
     assert not restarts(folder) and (folder / "logs/learner-0.log").read_text().count(EMPTIED) == 1
     ends_in_order(process)
+    frames = [int(row["frames"]) for row in rows(folder)]
+    assert frames == sorted(frames), "what the table has forgotten still counts"
 
 
 @pytest.mark.soak

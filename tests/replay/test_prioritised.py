@@ -230,6 +230,7 @@ def test_a_table_that_an_infinite_priority_has_spoiled_is_emptied_and_fills_agai
             seen |= {*newest}
             weights |= {*batch.importance.numpy().tolist()} if newest else set()
     assert seen == {*range(100, 110)} and np.isfinite(list(weights)).all() and len(weights) > 1
+    assert source.num_inserted() == 10 + 10, "frames are counted by it, and never fall"
     assert source.counts()["unsound:priority"] == 1 and client.server_info()[tables.REPLAY].current_size == 10
 
 
