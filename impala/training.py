@@ -115,13 +115,14 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     from impala.launching.interrupts import Interrupts
     from impala.launching.restarts import COLUMNS, Restarts
     from impala.launching.roles import Roles
-    from impala.monitoring import dashboard, logs
+    from impala.monitoring import dashboard, logs, notices
     from impala.nodes.run import Run
 
     _tell_the_start(config, spec, run, table_mb)
     module = importlib.import_module(f"impala.programs.{config.program}")
     write = functools.partial(logs.append, run.path / "restarts.csv", columns=COLUMNS)
     restarts = Restarts(write=write, **config.restarts.model_dump())
+    record = notices.Record(functools.partial(logs.append, run.path / "notices.csv", columns=notices.COLUMNS))
     local.keep_previous_logs(run.path)
 
     def launch():
@@ -132,7 +133,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
             launched = start(program, run.path, roles, should_stop=lambda: interrupts.count > 0)
         for line in launched.words():
             screen.say(line)
-        return launched, _ticker(launched, screen, handles, config, table_mb, restarts)
+        return launched, _ticker(launched, screen, handles, config, table_mb, restarts, record)
 
     outcome = supervising.LAUNCH_AGAIN
     with Interrupts() as interrupts:
@@ -208,8 +209,11 @@ def _learner_handles(program, config, roles) -> list:
     return handles
 
 
-def _ticker(launched, screen, handles, config, table_mb: dict[str, float], restarts):
-    """Returns a function that shows what is new in a launch: what nodes say, the newest row of metrics, and notices."""
+def _ticker(launched, screen, handles, config, table_mb: dict[str, float], restarts, record):
+    """Returns a function that shows what is new in a launch: what nodes say, the newest row of metrics, and notices.
+
+    `record` gets the notices, too.
+    """
     from impala.launching import beats, supervising
     from impala.monitoring.notices import Notices
 
@@ -237,7 +241,9 @@ def _ticker(launched, screen, handles, config, table_mb: dict[str, float], resta
         row = _row(learners, say_once)
         if row:
             row |= {"restarts": restarts.count, "lost_frames": restarts.lost_frames, "places": launched.places()}
-        screen.update(row, find_notices(nodes, supervising.doing_of(nodes, roles)))
+        found = find_notices(nodes, supervising.doing_of(nodes, roles))
+        screen.update(row, found)
+        record(found)
 
     return on_tick
 

@@ -41,12 +41,15 @@ def table() -> str:
 
 
 def draw(output: Path) -> None:
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
+    colours = colormaps["tab20"].colors[::2] + colormaps["tab20"].colors[1::2]
     peers = rows_of(RESULTS / "atari" / "peers.csv")
     games = [game for game in GAMES if runs_of(game)]
-    figure = Figure(figsize=(4.4 * len(games), 5.6), layout="constrained")
+    figure = Figure(figsize=(4.4 * len(games), 6.2), layout="constrained")
     for axis, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games):
+        axis.set_prop_cycle(color=colours)
         for name, rows in runs_of(game).items():
             config = yaml.safe_load((RESULTS / game / name / "config.yaml").read_text())
             frames = [float(row["frames"]) / 1e6 for row in rows]

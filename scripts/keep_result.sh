@@ -3,7 +3,7 @@
 set -eu
 run=$1 topic=docs/results/$2
 mkdir -p "$topic"
-for file in episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json restarts.csv kills.csv; do
+for file in episodes.csv tasks.csv config.yaml versions.txt command.txt evaluations.csv launches.json restarts.csv notices.csv kills.csv; do
   if [ -e "$run/$file" ]; then cp "$run/$file" "$topic/"; fi
 done
 for file in "$run"/member_[0-9]*/{config.yaml,population.csv}; do  # of a population; its episodes are too many

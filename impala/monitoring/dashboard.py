@@ -268,6 +268,11 @@ def _replay(row: dict[str, Any]) -> str:
     return _count(row, "replay_size") + share
 
 
+def _units(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the shares of each layer's units that are silent, and that are dormant."""
+    return [(f"{name} units", row[f"{name}_units"] or "–") for name in ("silent", "dormant")]
+
+
 def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Returns the rows of an agent of action values: those about returns and data, and those about its loss."""
     age = f"{_number(row['replay_lag_mean'], 0)} / {_number(row['replay_lag_max'], 0)} updates"
@@ -275,7 +280,7 @@ def _of_action_values(row: dict[str, Any]) -> tuple[list[tuple[str, str]], list[
         ("evaluation", _number(row["evaluation_mean"])),
         ("return, last 100, exploring", _number(row["return_mean"])),
         ("episodes", _count(row, "episodes")),
-        ("silent units", row["silent_units"] or "–"),
+        *_units(row),
         ("age of what is sampled mean/max", age),
         ("transitions in replay", _replay(row)),
     ]
@@ -318,7 +323,7 @@ def _columns(row: dict[str, Any]):
         of_values = [
             ("return, last 100", _number(row["return_mean"])),
             ("episodes", _count(row, "episodes")),
-            ("silent units", row["silent_units"] or "–"),
+            *_units(row),
             ("policy lag mean/p95/max", _lag(row, " / ")),
             *(_gradients(row) or [("queue fill", percent("queue_fill"))]),
         ]

@@ -1,8 +1,11 @@
 """What a person who watches a run should know at once: who is silent, what cannot be saved, whose memory grows."""
 
+import contextlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+COLUMNS = ("time", "notice", "state", "text")
 _SILENT_SECONDS = {"starting": 90.0}  # before a notice; imports and the first update took so long on busy machines
 _SILENT_ELSE = 15.0
 _USUAL_GROWTH_MB = 500.0  # of every node in its first minutes
@@ -79,6 +82,25 @@ class Notices:
             return None
         whose = "; its environment may leak" if self._plays(name) else ""
         return f"{name}'s memory grew from {began_mb:,.0f} to {node.rss_mb:,.0f} MB since it began{whose}"
+
+
+class Record:
+    """Writes a row when a notice begins and when it is over; notices are lines by key, as `Notices` returns them.
+
+    `write` takes rows of `COLUMNS`; a full disk costs them.
+    """
+
+    def __init__(self, write: Callable[[list[dict]], None]):
+        self._write, self._stand = write, {}
+
+    def __call__(self, notices: Mapping[str, str]) -> None:
+        began = [(key, "begins", text) for key, text in notices.items() if key not in self._stand]
+        ended = [(key, "over", "") for key in self._stand if key not in notices]
+        self._stand = dict(notices)
+        if changed := began + ended:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            with contextlib.suppress(OSError):
+                self._write([dict(zip(COLUMNS, (now, *what))) for what in changed])
 
 
 def _checkpoint(facts: Mapping[str, Any]) -> str | None:

@@ -1,12 +1,15 @@
 """What is said to whoever watches a run, and when."""
 
+import datetime
+import functools
 
 import pytest
 
 from impala.launching.beats import Node, patience
 from impala.launching.roles import Roles
 from impala.launching.supervising import doing_of, silent_of
-from impala.monitoring.notices import Notices
+from impala.monitoring import logs
+from impala.monitoring.notices import COLUMNS, Notices, Record
 from impala.programs.impala import ROLES
 
 WELL = Node(silent_seconds=0.5, is_frozen=False, doing="running", rss_mb=600.0, facts={})
@@ -110,6 +113,24 @@ def test_a_layer_that_falls_silent_is_said():
     facts = dict(silent_units={"conv_1": 0.24, "conv_2": 0.25, "dense": 0.5})
     (words,) = notices()({"learner/0": WELL._replace(facts=facts)}).values()
     assert words.startswith("units active for no observation in twelve rows: 25% of conv_2, 50% of dense; ")
+
+
+def test_a_notice_is_recorded_when_it_begins_and_when_it_is_over(tmp_path):
+    path = tmp_path / "notices.csv"
+    find, record = notices(), Record(functools.partial(logs.append, path, columns=COLUMNS))
+    for silent_seconds in (0.5, 42.0, 43.0, 0.5):
+        record(find({"actor/0": WELL._replace(silent_seconds=silent_seconds)}))
+    began, over = logs.read_csv(path)
+    assert (began["notice"], began["state"], over["notice"], over["state"]) == ("actor/0 silent", "begins", "actor/0 silent", "over")
+    assert began["text"].startswith("actor/0 has been silent for 42 s (it runs, but") and not over["text"]
+    datetime.datetime.strptime(began["time"], "%Y-%m-%dT%H:%M:%S%z")
+
+
+def test_a_full_disk_costs_a_notice_its_row_and_nothing_else():
+    def write(rows):
+        raise OSError("No space left on device")
+
+    Record(write)({"learner/0 units": "50 % of dense"})
 
 
 def test_memory_that_grows_is_said():

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from impala.learning import checkpoints
+from impala.monitoring import logs
 from tests.faults import hostile_writer
 from tests.faults.disks import full_disk, read_only, small_disk
 from tests.faults.figures import within
@@ -123,6 +124,8 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
     assert process.returncode == 75, errors
     assert "NOTE: actor/0 has been silent for" in output and "an environment that hangs?" in output
     assert "game.py" in (folder / "logs/actor-0.log").read_text(), "the stacks say where"
+    (kept,) = [row for row in logs.read_csv(folder / "notices.csv") if row["notice"] == "actor/0 silent"]
+    assert kept["state"] == "begins" and "an environment that hangs?" in kept["text"]
     assert checkpoints.read_state(folder / "checkpoints")["updates"] > 0
 
 
