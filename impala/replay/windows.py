@@ -218,10 +218,11 @@ class Windows(sources.FedSource):
     def _empty(self) -> None:
         logging.warning("the table is emptied: nothing that can be trained on is drawn from it any more")
         with self._lock:
-            info = self._info()
+            if (info := self._info()) is None:
+                return  # it is busy, and will be found spoiled again; a count that is lost would take frames back
             try:
                 self._client.reset(tables.REPLAY)  # and its counts: those of frames go on
-                self._num_emptied += info.rate_limiter_info.insert_stats.completed if info else 0
+                self._num_emptied += info.rate_limiter_info.insert_stats.completed
             except Exception as error:  # it will be found spoiled again
                 logging.warning("the table could not be emptied: %s", error)
 

@@ -234,6 +234,23 @@ def test_a_table_that_an_infinite_priority_has_spoiled_is_emptied_and_fills_agai
     assert source.counts()["unsound:priority"] == 1 and client.server_info()[tables.REPLAY].current_size == 10
 
 
+def test_a_spoiled_table_that_does_not_say_its_counts_is_not_emptied_yet(served, monkeypatch):
+    """Emptied, it would begin to count anew, and the frames of the run would fall."""
+    from impala.replay.checks import Checks, ExpectedOrigins
+
+    _, client = served(np.ones(10))
+    checks = Checks(windows.window_spec(CHUNK), SPEC.actions, ExpectedOrigins(0, 0, 1, 1, 1), lambda: 0)
+    source = windows.Windows(
+        client, windows.Share(size=1000, min_size=1, batch_size=8), checks=checks, num_prefetched=1, device="/cpu:0"
+    )
+    with monkeypatch.context() as busy:
+        busy.setattr(windows.table_info, "info_of", lambda *arguments: None)
+        source._empty()
+    assert client.server_info()[tables.REPLAY].current_size == source.num_inserted() == 10
+    source._empty()
+    assert client.server_info()[tables.REPLAY].current_size == 0 and source.num_inserted() == 10
+
+
 def test_a_source_hands_out_weights_and_takes_priorities_for_the_batch_it_handed_out(served):
     from impala.replay.checks import Checks, ExpectedOrigins
 
