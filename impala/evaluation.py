@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +36,9 @@ def load_network(folder: Path, config: config_lib.Config, *, best: bool = False)
 
 
 def evaluate(
-    folder: Path, *, num_episodes: int, greedy: bool, best: bool = False, seed: int | None = None
-) -> list[dict]:
+    folder: Path, *, num_episodes: int, greedy: bool, best: bool = False, seed: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[dict]:  # fmt: skip
     """Plays the newest weights, or the best by evaluation, in every task of the run.
 
     Appends a row for each to evaluations.csv and returns them. A file that cannot be written costs the row there. By
@@ -54,7 +55,9 @@ def evaluate(
             counts = ([num_rows] if num_rows else []) if is_alone else [num_rows, os.getpid()]
             seed = evaluation_seed(config, *counts)
         for task, name in enumerate(config.environment.tasks):
-            played = play(network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task)
+            played = play(
+                network, config, num_episodes=num_episodes, greedy=greedy, seed=seed, task=task, should_stop=should_stop
+            )  # fmt: skip
             row = evaluations.row_of(name, played, updates=state["updates"], frames=state["frames"], greedy=greedy)
             rows.append(row)
             try:
@@ -90,7 +93,10 @@ def require_film_makers() -> None:
         raise config_lib.ConfigError([f"--video: needs {error.name}; pip install 'impala[video]'"]) from None
 
 
-def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None = None) -> list[tuple[Path, float]]:
+def record(
+    folder: Path, *, greedy: bool, best: bool = False, seed: int | None = None,
+    on_picture: Callable[[], object] = lambda: None,
+) -> list[tuple[Path, float]]:  # fmt: skip
     """Films an episode of every task of the run into `folder`/videos; returns the files and the scores.
 
     By default it is one that no evaluation has played, and another one after each.
@@ -108,11 +114,12 @@ def record(folder: Path, *, greedy: bool, best: bool = False, seed: int | None =
     for task, name in enumerate(config.environment.tasks):
         stem = f"{name.replace(':', '_').replace('/', '_')}_{state['updates']:010d}" + "_greedy" * greedy
         path = folder / "videos" / f"{stem}.mp4"
-        films.append((path, _film(path, watch(network, config, greedy=greedy, seed=seed, task=task))))
+        pictures = watch(network, config, greedy=greedy, seed=seed, task=task)
+        films.append((path, _film(path, pictures, on_picture)))
     return films
 
 
-def _film(path: Path, watched: Iterable[tuple[np.ndarray, float]]) -> float:
+def _film(path: Path, watched: Iterable[tuple[np.ndarray, float]], on_picture: Callable[[], object]) -> float:
     """Writes the pictures of `nodes.playing.watch` into a file, whole or not at all; returns the last score."""
     import imageio
 
@@ -122,6 +129,7 @@ def _film(path: Path, watched: Iterable[tuple[np.ndarray, float]]) -> float:
         film = imageio.get_writer(temporary, fps=_FRAMES_PER_SECOND, macro_block_size=2)
         with contextlib.closing(film):  # as its own `with` leaves ffmpeg running after an exception
             for picture, score in watched:  # noqa: B007
+                on_picture()
                 size = 2 * max(1, _PICTURE_PIXELS // 2 // max(picture.shape[:2]))
                 film.append_data(np.kron(picture, np.ones((size, size, 1), np.uint8)))
         imageio.get_reader(temporary).close()  # fails if ffmpeg ended early, e.g. of a full disk, which nobody says
@@ -147,15 +155,18 @@ def main(folder: Path, *, num_episodes: int, greedy: bool, best: bool, video: bo
     """The command `impala evaluate`."""
     require_run(folder)
     from impala.learning import checkpoints
+    from impala.nodes import hangs
 
+    config = config_lib.load(folder / "config.yaml")
     try:
         if video:
             require_film_makers()
-        rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best)
-        _print(rows, folder, num_episodes, _way(config_lib.load(folder / "config.yaml"), greedy=greedy))
-        if video:  # last: an environment that does not draw itself costs no scores
-            for path, score in record(folder, greedy=greedy, best=best):
-                print(f"{path}: a further episode, of score {score:g}")
+        with hangs.watched(config, "is played") as step:
+            rows = evaluate(folder, num_episodes=num_episodes, greedy=greedy, best=best, should_stop=step)
+            _print(rows, folder, num_episodes, _way(config, greedy=greedy))
+            if video:  # last: an environment that does not draw itself costs no scores
+                for path, score in record(folder, greedy=greedy, best=best, on_picture=step):
+                    print(f"{path}: a further episode, of score {score:g}")
     except checkpoints.Unusable as error:
         print(error, file=sys.stderr)
         return 1

@@ -37,13 +37,15 @@ def export(folder: Path, output: Path) -> Path:
     import tensorflow as tf
 
     from impala.losses.r2d2 import unscaled
+    from impala.nodes import hangs
     from impala.nodes.checking import check
 
     if output.exists():
         raise config_lib.ConfigError([f"--output {output}: exists already; expected a new folder"])
     config = config_lib.load(folder / "config.yaml", {"network.bfloat16": False})  # it may be served anywhere
-    spec = check(config)
-    network, state = load_network(folder, config)
+    with hangs.watched(config, "is made and tried for a few steps"):
+        spec = check(config)
+        network, state = load_network(folder, config)
     shape, dtype = spec.observation
     inputs = [tf.TensorSpec([spec.num_stacked, None, *shape], dtype), tf.TensorSpec([1, None], tf.bool)]
     if network.core_state_shape:

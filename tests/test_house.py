@@ -74,10 +74,10 @@ ONLY = {
     ("monitoring", "config"): {"ConfigError"},
     ("lockstep", "programs"): {"programs.placements"},
     ("lockstep", "nodes"): {"nodes.parts", "nodes.checking", "nodes.workers", "nodes.working"},
-    ("evaluation", "nodes"): {"nodes.checking", "nodes.playing"},
-    ("export", "nodes"): {"nodes.checking"},
+    ("evaluation", "nodes"): {"nodes.checking", "nodes.hangs", "nodes.playing"},
+    ("export", "nodes"): {"nodes.checking", "nodes.hangs"},
     ("api", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},
-    ("lab", "nodes"): {"nodes.checking", "nodes.parts", "nodes.playing"},
+    ("lab", "nodes"): {"nodes.checking", "nodes.hangs", "nodes.parts", "nodes.playing"},
     ("bench", "nodes"): {"nodes.checking", "nodes.parts", "nodes.estimates", "nodes.learner_group"},
     # `impala runs` looks at checkpoints without TensorFlow.
     ("cli", "learning"): {"learning.soundness"},

@@ -3,6 +3,7 @@
 import os
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
       that played a replayed chunk and those that learned from it, NaN without replay; it and `TELEMETRY` are means over
       all updates.
     """
+    from impala.nodes import hangs
+
+    with hangs.watched(config, "is stepped by a cell of the grid") as step:
+        return _run(config, lag, num_evaluations, step)
+
+
+def _run(config: Config, lag: int, num_evaluations: int, step: Callable[[], bool]) -> dict[str, Any]:
     from impala import lockstep
     from impala.learning import learners
     from impala.nodes import playing
@@ -62,6 +70,7 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
     training = lockstep.Lockstep(config, lag=lag)
     try:
         for update in training.updates():
+            step()
             metrics.append([update.metrics.get(_METRIC.get(name, name), np.nan) for name in TELEMETRY])
             ages.append(_replay_age(update))
             frames += [update.frames] * len(update.episodes)
@@ -72,7 +81,9 @@ def run(config: Config, lag: int, num_evaluations: int = 0) -> dict[str, Any]:
     late = _late_mean(frames, scores, config.total_frames)
     if num_evaluations and status == "done":
         seed = playing.evaluation_seed(config)
-        late = np.mean(playing.play(training.network, config, num_episodes=num_evaluations, greedy=False, seed=seed))
+        late = np.mean(playing.play(
+            training.network, config, num_episodes=num_evaluations, greedy=False, seed=seed, should_stop=step
+        ))  # fmt: skip
     seconds = time.monotonic() - started
     with warnings.catch_warnings():  # the mean of a metric that a scheme lacks is NaN
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -75,7 +75,8 @@ def corrected(
 
     Args:
       correction: one of `corrections.Q_SCHEMES`, with its parameters.
-      policy_epsilon: ε of π; with 0 it is greedy, and Retrace, tree-backup and Watkins' Q(λ) are the same.
+      policy_epsilon: ε of π; with 0 it is greedy, and Retrace, tree-backup and Watkins' Q(λ) are the same, but for
+        the floor of `log_epsilon_greedy`.
       error, double, discount, reward_clipping, reduction: as in `q_learning`.
 
     Returns:

@@ -130,6 +130,26 @@ def test_an_environment_that_hangs_is_named_and_ends_the_run(faulty):
 
 
 @pytest.mark.soak
+def test_an_environment_that_hangs_ends_an_evaluation_and_costs_a_comparison_its_cell(faulty, tmp_path, monkeypatch):
+    """Both step it in a process of their own, in which nobody else watches."""
+    process, folder = faulty("none:0", "--total-frames", 5_000, "--liveness-seconds", 10)
+    process.communicate(timeout=START_SECONDS + END_SECONDS)
+    says = "environment.name: 'tests.faults.game:Faulty-v0' is silent for 10 s, liveness_seconds, while it is "
+    monkeypatch.setenv("IMPALA_NODE_PROCESS", "1")  # else the game has no fault
+    monkeypatch.setenv("IMPALA_TEST_FAULT", "hang:2000")
+    result = run("evaluate", folder, "--episodes", 10_000, timeout=120)
+    assert (result.returncode, result.stderr) == (75, f"{says}played; expected an answer\n")
+    (tmp_path / "game.yaml").write_text(CONFIG + "liveness_seconds: 10.0\n")
+    (tmp_path / "grid.yaml").write_text(
+        "tasks: {game: {scale: [0.0, 1.0], total_frames: 100_000}}\nschemes: [vtrace]\nlearning_rates: [1e-3]\n"
+        "entropy_costs: [0.01]\nnum_seeds: 1\n"
+    )
+    result = run("compare", "--config", tmp_path / "grid.yaml", "--output", tmp_path / "out", timeout=240)
+    assert result.returncode == 1 and result.stderr.count(f"{says}stepped by a cell of the grid") == 3, result.stderr
+    assert "final game vtrace replay 0 lag 0" in result.stderr and "BrokenProcessPool" in result.stderr
+
+
+@pytest.mark.soak
 def test_an_actor_whose_environment_hangs_is_replaced(faulty):
     process, folder = faulty("hang:2000", "--liveness-seconds", 20)
     wait_for(lambda: stands_still(folder), START_SECONDS, "a hang")
