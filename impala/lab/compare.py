@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -64,12 +65,17 @@ class Results:
             if value is not None:
                 self._check(cell, row)
                 self.returns[cell] = value
-        temporary = path.with_suffix(".tmp")
+        self._is_begun = False
+
+    def _begin(self) -> None:
+        """Writes the rows again, under today's columns and without a last line that was cut short."""
+        temporary = self._path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")  # old versions' columns
             writer.writeheader()
             writer.writerows(self.rows)
-        temporary.replace(path)
+        temporary.replace(self._path)
+        self._is_begun = True
 
     def _refuse_others(self) -> None:
         try:
@@ -99,7 +105,7 @@ class Results:
     def _check(self, cell: Cell, row: dict[str, str]) -> None:
         if row["digest"] != self._grid.digest(cell):
             raise config_lib.ConfigError([
-                f"{self._path}: {' '.join(map(str, cell))} was trained with other settings than {self._grid.path} has "
+                f"{self._path}: {cell} was trained with other settings than {self._grid.path} has "
                 "now (frames, a task's file, a variant); expected the same, or another --output"
             ])  # fmt: skip
 
@@ -113,6 +119,8 @@ class Results:
         row |= {name: str(value) for name, value in cell._asdict().items()} | dict(origin)
         row |= {"curve": " ".join(f"{x:.4g}" for x in result["curve"]), "date": time.strftime("%Y-%m-%d")}
         row["digest"] = self._grid.digest(cell)
+        if not self._is_begun:
+            self._begin()
         with self._path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
             file.flush()
@@ -172,7 +180,7 @@ def run(
                 if (error := future.exception()) is not None:  # of the cell, or a process is gone
                     has_failed, has_died = True, isinstance(error, process.BrokenProcessPool)
                     failures[cell] += not has_died or bool(alone)
-                    errors[cell] = f"{' '.join(map(str, cell))}: {type(error).__name__}: {error}"
+                    errors[cell] = f"{cell}: {type(error).__name__}: {error}"
                     suspects.extend([cell] * (has_died and cell not in left_out()))
                     continue
                 if hashes != grid.own_hashes():  # a row would name code that did not train it
@@ -230,9 +238,25 @@ def main(
     if importlib.util.find_spec("scipy") is None:
         raise config_lib.ConfigError(["impala compare: needs the package scipy; pip install 'impala[lab]'"])
     grid = Grid(path, overrides)
-    folder = folder or Path("docs/results") / grid.path.stem
+    folder = folder or _default_folder(grid.path.stem, is_recorded_as_it_is=not overrides)
     with _alone_in(folder):
         return _compare(grid, folder, num_workers or len(os.sched_getaffinity(0)), command)
+
+
+def _default_folder(name: str, is_recorded_as_it_is: bool) -> Path:
+    """Returns where the results of a grid go: to those recorded in docs/results, if they are of the very grid.
+
+    Else to a folder of their own, which begins with the recorded cells.
+    """
+    recorded, folder = Path("docs/results") / name, Path("runs/compare") / name
+    if not (recorded / "results.csv").is_file():
+        return folder
+    if is_recorded_as_it_is:
+        return recorded
+    if not (folder / "results.csv").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(recorded / "results.csv", folder)
+    return folder
 
 
 def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
@@ -240,6 +264,9 @@ def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
     if not _pick(grid, results, set(), 1):
         print(f"all {len(results.returns)} cells in {folder} were trained before; only the report is written again")
     else:
+        num_done = sum(cell in results.returns for cell in grid.cells(results.returns))
+        left = grid.num_cells - num_done
+        print(f"{left} of {grid.num_cells} cells to train, into {folder}; the same command goes on where it is stopped")
         (folder / "command.txt").write_text(f"{command}\n", encoding="utf-8", errors="surrogateescape")
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT otherwise
         signal.signal(number, signal.default_int_handler)
@@ -287,11 +314,11 @@ class _Progress:
         self._bar.stop()
 
     def _on_cell(self, cell: Cell, result: dict[str, Any]) -> None:
-        line = f"{' '.join(map(str, cell))}: {result['return']:.3g} in {result['wall_seconds']:.0f} s"
+        came = f"{result['return']:.3g} in {result['wall_seconds']:.0f} s"
         self._done += 1
         if self._bar.disable:
-            print(f"{self._done}/{self._total}  {line}", flush=True)
+            print(f"{self._done}/{self._total}  {cell}: {came}", flush=True)
         self._bar.update(
             self._task, advance=self._grid.total_frames(cell.task), cells=f"{self._done}/{self._total}",
-            description=line,
+            description=f"{cell.task} {cell.scheme}: {came}",
         )  # fmt: skip

@@ -159,6 +159,13 @@ class Cell(NamedTuple):
     def block(self) -> Block:
         return Block(self.task, self.scheme, self.replay_fraction, self.lag, self.replay_size)
 
+    def __str__(self):
+        size = f" of {self.replay_size}" * bool(self.replay_size)
+        return (
+            f"{self.phase} {self.task} {self.scheme} replay {self.replay_fraction:g}{size} lag {self.lag} "
+            f"rate {self.learning_rate:g} entropy {self.entropy:g} seed {self.seed}"
+        )
+
 
 def cell_of(row: Mapping[str, str]) -> Cell:
     """Returns the cell that a row of results.csv belongs to."""

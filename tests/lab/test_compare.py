@@ -4,6 +4,7 @@ import contextlib
 import csv
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,27 @@ def test_a_third_start_runs_nothing(finished):
     before = (folder / "out" / "results.csv").read_bytes()
     assert cli.main(["compare", "--config", str(folder / "grid.yaml"), "--output", str(folder / "out")]) == 0
     assert (folder / "out" / "results.csv").read_bytes() == before
+
+
+def test_keys_leave_a_recorded_grid_as_it_is(finished, tmp_path, monkeypatch, capsys):
+    """They select a part of it, or more, in a folder that begins with what is recorded."""
+    folder, _, _ = finished
+    recorded = tmp_path / "docs/results/grid"
+    shutil.copytree(folder / "out", recorded)
+    with (recorded / "results.csv").open("a") as file:
+        file.write("final,catch,vtr")  # to be written again it would be opened for writing
+    before = {file: file.read_bytes() for file in recorded.iterdir() if file.suffix == ".csv" or file.name == "command.txt"}
+    monkeypatch.chdir(tmp_path)
+    command = ["compare", "--config", str(folder / "grid.yaml")]
+    assert cli.main([*command, "--schemes", "[vtrace]", "--workers", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"all {NUM_CELLS // 2} cells in runs/compare/grid were trained before; only the report is written again"
+    assert "`none`" not in (tmp_path / "runs/compare/grid/table.md").read_text()
+    table = (recorded / "table.md").read_bytes()
+    assert cli.main([*command, "--num-seeds", "3", "--workers", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("2 of 10 cells to train, into runs/compare/grid;")
+    assert len(rows(tmp_path / "runs/compare/grid")) == NUM_CELLS + 2 and (recorded / "table.md").read_bytes() == table
+    assert cli.main(command) == 0 and before == {file: file.read_bytes() for file in before}
 
 
 @pytest.mark.soak
