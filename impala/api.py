@@ -95,7 +95,8 @@ class Impala:
     Args:
       environment: `atari:<game>`, `minatar:<game>`, one of `environments.OWN`, a gymnasium id; or a `gymnasium.Env`
         class, a function that makes one, or a result of `gymnasium.make`. Copies are made and stepped in this process.
-      correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`.
+      correction: a name of `impala.corrections.SCHEMES` or of `impala.losses.POLICY_TERMS`, or `package.module:name` of
+        your own.
       lag: updates by which the acting weights are older than the learning ones; exact.
       seed: same seed, same agent.
       overrides: any key of a configuration, e.g. {"learner.learning_rate": 1e-3}.
@@ -106,6 +107,11 @@ class Impala:
     """
 
     def __init__(self, environment, *, correction: str = "vtrace", lag: int = 0, seed: int = 0, overrides=None):
+        if callable(correction):
+            raise config_lib.ConfigError([
+                f"Impala: correction={correction!r}; expected a word, or 'package.module:name' of your own; a function "
+                "itself goes into lockstep.Lockstep(config, correction=…)"
+            ])  # fmt: skip
         environment = _name_of(environment)
         defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), (overrides or {}).get("agent.name")
         defaults = {key: x for key, x in defaults.items() if agent is None or uses.is_of_agent(key, agent)}

@@ -15,6 +15,7 @@ import textwrap
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from impala import config as config_lib
@@ -41,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     """Returns the parser, and the commands' parsers by name."""
     parser = _Parser("impala", epilog="Linux x86_64 and Python 3.10 only.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"impala {metadata.version('impala')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(command, usage: str = "", epilog: str | None = None) -> _Parser:
@@ -52,7 +54,8 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         one.set_defaults(command=command, name=name)
         return one
 
-    one = add(train, "WORD | --config FILE [--run DIR] [--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]")
+    options = "[--run DIR] [--restart] [--threads] [--cluster ADDRESS] [--profile] [--SECTION.KEY VALUE …]"
+    one = add(train, f"WORD | --config FILE {options}")
     one.add_argument("--list", action="store_true", help="lists the shipped configurations, each a WORD, and exits")
     one.add_argument("--config", metavar="FILE", help="a configuration of your own, instead of a shipped one's WORD")
     one.add_argument("--run", metavar="DIR", type=Path, help="the run's folder; runs/ and the file's name if not given")
@@ -76,12 +79,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     one.add_argument("run", metavar="RUN", type=Path)
     one.add_argument("--output", metavar="DIR", type=Path, help="RUN/export if not given")
 
-    one = add(compare, "WORD | --config FILE [--output DIR] [--workers N] [--KEY VALUE …]")
-    one.add_argument("--list", action="store_true", help="lists the shipped grids, each a WORD, and exits")
-    one.add_argument("--config", metavar="FILE", help="a grid of your own, instead of a shipped one's WORD")
-    one.add_argument("--output", metavar="DIR", type=Path, help="docs/results/ and the file's name if not given")
-    one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
-
+    _add_compare(add)
     one = add(plot, "RUN… [--output FILE]")
     one.add_argument("runs", metavar="RUN", type=Path, nargs="+")
     one.add_argument("--output", metavar="FILE", type=Path, help="curves.png in the first run if not given")
@@ -185,7 +183,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace | None, list[str]]:
         return None, []
     if not arguments[0].startswith("-") and arguments[0] not in commands:
         name = arguments[0]
-        raise config_lib.ConfigError([f"impala {name}: unknown command{config_lib.nearest(name, commands)}"])
+        hint = config_lib.nearest(name, commands) or f"; expected one of {', '.join(commands)}"
+        raise config_lib.ConfigError([f"impala {name}: unknown command{hint}"])
     commands["train"].pair = _pair_of(arguments) if {"-h", "--help"} & {*arguments} else (None, None)
     line, word = shlex.join(["impala", *arguments]), None
     if arguments[0] in _SHIPPED and arguments[1:] and not arguments[1].startswith("-"):
@@ -292,11 +291,34 @@ def _configuration(path: str | None, rest: list[str]) -> config_lib.Config:
 
 
 def _with_place(line: str, path: str, overrides: dict) -> str:
-    """Adds where a key that does not fit is set, if it was not on the command line."""
+    """Adds where a key that does not fit is set, if not on the command line, and shipped configurations that fit."""
     key, is_other, _ = line.partition("=")
     if not is_other or key in overrides or not re.fullmatch(r"[\w.]+", key) or ": not with " not in line:
         return line
-    return f"{line} (it is set in {Path(path).name}; impala train --list names one for each program and agent)"
+    chosen = dict(re.findall(r"(program|agent\.name)=(\w+)", line.partition(": not with ")[2]))
+    chosen |= {key: overrides[key] for key in ("program", "agent.name") if key in overrides}
+    pairs = {word: _pair_of([word]) for word in shipped.trainings()}
+    fit = [word for word, (program, agent) in pairs.items()
+           if chosen.get("program", program) == program and chosen.get("agent.name", agent) == agent]  # fmt: skip
+    fit.sort(key=lambda word: not word.endswith(Path(path).stem))  # those of the same environment first
+    hint = f"; begin with {' or '.join(fit[:3])}" if fit else ""
+    return f"{line} (it is set in {Path(path).name}{hint})"
+
+
+def _add_compare(add) -> None:
+    """Adds the command `compare` and its options; `add` is `_parser`'s function that adds a command."""
+    one = add(
+        compare, "WORD | --config FILE [--output DIR] [--workers N] [--KEY VALUE …]",
+        epilog="Most shipped grids are recorded in docs/results: without keys the report is written again and nothing "
+        "trained. A key replaces what the grid's file has; lists like '[vtrace, none]': schemes, lags, "
+        "replay_fractions, replay_sizes, learning_rates, entropy_costs; numbers: num_seeds, num_sweep_seeds, num_best, "
+        "num_evaluations, total_frames. Its tasks are chosen in a copy of the file.",
+    )  # fmt: skip
+    one.add_argument("--list", action="store_true", help="lists the shipped grids, each a WORD, and exits")
+    one.add_argument("--config", metavar="FILE", help="a grid of your own, instead of a shipped one's WORD")
+    of_output = "runs/compare/ and the file's name if not given, or docs/results/, where the grid is recorded"
+    one.add_argument("--output", metavar="DIR", type=Path, help=of_output)
+    one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
 
 
 def _add_cluster(add) -> None:
@@ -387,8 +409,9 @@ def _roll_back(folders: list[Path], num_updates: int) -> None:
         try:
             soundness.older_by(folder / "checkpoints", num_updates)
         except LookupError as error:
-            fewer = f"fewer than --updates {num_updates:,}, or " if num_updates > 1 else ""
-            expected = f"{fewer}a run that keeps more checkpoints (num_checkpoints)"
+            are_some_older = num_updates > 1 and "before" in error.args[0]
+            fewer = f"fewer than --updates {num_updates:,}, or " if are_some_older else ""
+            expected = f"{fewer}a run that keeps more checkpoints (num_checkpoints, checkpoint_period_seconds)"
             raise config_lib.ConfigError([f"{folder}: {error.args[0]}; expected {expected}"]) from None
     for folder in folders:
         newest, older = soundness.roll_back(folder / "checkpoints", num_updates)

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -50,10 +49,28 @@ def main(
     with _with_room(folder):
         run = runs_lib.RunFolder(folder, config, restart=restart)
     try:
+        if run.is_resumed and (words := _done(run.path, config)):
+            _tell(words)
+            return 0
         start = _launcher(config, threads, cluster)
         return _launch(config, spec, run, table_mb, profile=profile, start=start, started=started)
     finally:
         run.close()
+
+
+def _done(folder: Path, config: config_lib.Config) -> str:
+    """Returns a line if a run, or each member of a population, has trained all its frames; else ""."""
+    from impala.launching import runs as runs_lib
+    from impala.learning import soundness
+
+    states = [soundness.survey(agent / "checkpoints")[1] for agent in runs_lib.member_folders(folder)]
+    num_frames = min(state.get("frames", 0) for state in states)
+    if num_frames < config.total_frames:
+        return ""
+    return (
+        f"{folder} is done: {num_frames:,} frames of {config.total_frames:,}; --total-frames N prolongs it, --restart "
+        "begins anew, another --run trains beside it"
+    )
 
 
 def check(config: config_lib.Config):
@@ -62,34 +79,10 @@ def check(config: config_lib.Config):
     Raises:
       ConfigError: see `checking.check`.
     """
-    from impala.nodes import checking
+    from impala.nodes import checking, hangs
 
-    with _answering(config):
+    with hangs.watched(config, "is made and tried for a few steps"):
         return checking.check(config)
-
-
-@contextlib.contextmanager
-def _answering(config: config_lib.Config):
-    """Ends the command if the block, which makes and plays environments, takes longer than `liveness_seconds`."""
-    from impala.launching import processes
-
-    names = ", ".join(map(repr, config.environment.tasks))
-    own = "".join(f", or {key}: {word!r}" for key, word in config.own_parts.items())
-
-    def end():
-        _tell(
-            f"environment.name: {names}{own} is silent for {config.liveness_seconds:g} s, liveness_seconds, while it "
-            "is made and tried for a few steps; expected an answer", sys.stderr,
-        )  # fmt: skip
-        os._exit(processes.EXIT_TRY_AGAIN)
-
-    timer = threading.Timer(config.liveness_seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextlib.contextmanager
@@ -288,7 +281,9 @@ def _tell_the_end(launched, config, folder: Path, num_restarts: int) -> None:
         if not facts.get("has_trained"):
             continue
         scores = [f"return {'–' if (mean := facts.get('return_mean')) is None else f'{mean:.4g}'}"]
-        scores += [f"evaluation {mean:.4g}"] if (mean := facts.get("evaluation_mean")) is not None else []
+        if (mean := facts.get("evaluation_mean")) is not None:
+            of = f" (of update {facts['evaluated']:,})" if facts.get("evaluated") is not None else ""
+            scores += [f"evaluation {mean:.4g}{of}"]
         _tell(
             f"{facts['frames']:,} frames, {facts['updates']:,} updates, {', '.join(scores)}, "
             f"{facts['wall_seconds']:.0f} s in all{again} · {agent}"

@@ -5,4 +5,6 @@ import sys
 from impala.cli import main
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python launch/cluster.py ADDRESS|auto WORD [--KEY VALUE …]; impala train --help has all keys")
     sys.exit(main(["train", *sys.argv[2:], "--cluster", *sys.argv[1:2]]))

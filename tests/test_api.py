@@ -229,6 +229,11 @@ def test_what_is_set_and_changes_nothing_is_said(capsys):
     assert capsys.readouterr().err == "NOTE: loss.lambda=0.9 has no effect on training with loss.correction=none\n"
 
 
+def test_a_function_in_place_of_a_corrections_name_is_refused():
+    with pytest.raises(ConfigError, match="correction=<function .*expected a word, or 'package.module:name' of your own"):
+        Impala("catch", correction=lambda **arguments: None)
+
+
 def test_a_function_that_makes_the_same_object_again_is_refused():
     one = Guess()
     assert "copies are the same object; expected a new one each time" in line_of(lambda: Impala(lambda: one))

@@ -1,6 +1,7 @@
 """Wrong usage: exit status 2, one line per error, no traceback, and TensorFlow not even imported."""
 
 import fcntl
+import importlib.metadata
 import os
 import platform
 import re
@@ -75,7 +76,7 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
         (["--num-learners", "2", "--threads"],
          "learner.num_learners=2: learners need a process each; expected 1 with --threads"),
         (["--run"], "impala train: --run: expected one argument; expected impala train WORD | --config FILE [--run DIR] "
-         "[--restart] [--threads] [--profile] [--SECTION.KEY VALUE …]"),
+         "[--restart] [--threads] [--cluster ADDRESS] [--profile] [--SECTION.KEY VALUE …]"),
         (["--program", "a3c", "--actor.num-environments", "8", "--actor.num-lanes", "1", "--profile"],
          "--profile: program=a3c has no learner; expected another program"),
         (["--config", 300 * "a"], None),
@@ -170,7 +171,13 @@ def test_wrong_commands(capsys, arguments):
 
 def test_nearest_names_of_commands_and_files(capsys):
     assert refused(capsys, "trian") == ["impala trian: unknown command; did you mean train?"]
+    assert refused(capsys, "lab")[0].startswith("impala lab: unknown command; expected one of train, evaluate, ")
     assert "did you mean pong.yaml?" in refused(capsys, "train", "--config", "configs/pnog.yaml")[0]
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"impala {importlib.metadata.version('impala')}\n"
 
 
 def test_wrong_usage_is_refused_in_a_moment_and_without_tensorflow():
@@ -411,7 +418,10 @@ def test_help_lists_the_keys_of_the_chosen_pair(capsys, arguments, of):
     (["bench", "population"], "population.size=4: the bench runs one member; expected --population.size 1"),
     (["compare", "lag", "--output", "README.md"], "--output README.md: File exists; expected a folder that can be made"),
     (["compare", "lag", "--output", "README.md/x"], "--output README.md/x: Not a directory; expected a folder"),
-    (["train", "catch", "--program", "dqn"], "expected no such key (it is set in catch.yaml; impala train --list names"),
+    (["train", "catch", "--program", "dqn"], "expected no such key (it is set in catch.yaml; begin with dqn_catch or dqn_cartpole or dqn_minatar)"),
+    (["train", "catch", "--agent.name", "q_unrolls"], "expected no such key (it is set in catch.yaml; begin with q_unrolls_catch or q_unrolls_pong)"),
+    (["train", "catch", "--gamma", "0.9"], "gamma: unknown key; did you mean loss.discount?"),
+    (["train", "catch", "--learner.lr", "0.1"], "learner.lr: unknown key; did you mean learner.learning_rate?"),
     (["train", "--config", "docs/results/lag/lag.png"], "lag.png: is no text; expected a YAML file"),
     (["compare", "--config", "configs/catch.yaml"], "configs/catch.yaml: is a configuration, not a grid; expected one with"),
     (["bench", "--jsno", "x.json"], "impala bench --jsno: unknown; did you mean --json?"),

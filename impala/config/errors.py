@@ -20,6 +20,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.lines))
 
 
+_ALSO = {"gamma": "discount", "lr": "learning_rate", "num_envs": "num_environments"}  # what others call our keys
 _REPR = reprlib.Repr()
 _REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
 
@@ -73,8 +74,10 @@ def _below(section: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    candidates = list(candidates)
-    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
-    if not matches:  # the right name in the wrong section
-        matches = [c for c in candidates if c.split(".")[-1] == word.split(".")[-1]][:1]
+    """Returns "; did you mean …?" with the candidate that is most like a mistyped word; "" if none is like it."""
+    candidates, name = list(candidates), word.split(".")[-1]
+    matches = [c for c in candidates if name in _ALSO and c.split(".")[-1] == _ALSO[name]]
+    matches = matches or difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    matches = matches or [c for c in candidates if c.split(".")[-1] == name]  # the right name in the wrong section
+    matches = matches or sorted((c for c in candidates if word and c.startswith(word)), key=len)
     return f"; did you mean {matches[0]}?" if matches else ""

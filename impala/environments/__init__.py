@@ -119,7 +119,7 @@ def check_name(name: str) -> str | None:
         )
     if registered is None or str(registered.entry_point).startswith("ale_py"):  # ale_py's ids, once it is imported
         if game := _atari_game(bare):
-            return f"environment.name: {name!r} is played by its game's name here; expected atari:{game}"
+            return f"environment.name: {name!r} is an Atari game; expected atari:{game}"
     others = [known for known in gymnasium.registry if not known.startswith("ALE/")]
     return None if registered or ":" in name else _unknown(name, [*others, *OWN])
 

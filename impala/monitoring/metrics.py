@@ -184,6 +184,11 @@ class Monitor:
         """Mean score of the newest evaluation, None before there is one."""
         return self._evaluation_mean
 
+    @property
+    def evaluated(self) -> int | None:
+        """The update of the weights that were evaluated last; of several that are near each other the first."""
+        return self._evaluated
+
     def has_reached(self, target: float) -> bool:
         """Returns whether `return_mean` (with `target_is_evaluated`, both last evaluations) reached `target`.
 

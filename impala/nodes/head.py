@@ -124,7 +124,7 @@ class Head:
         monitor = self.monitor
         self._stop.note(
             has_trained=True, frames=monitor.frames, updates=self._num_updates(), wall_seconds=monitor.wall_seconds,
-            return_mean=monitor.return_mean, evaluation_mean=monitor.evaluation_mean,
+            return_mean=monitor.return_mean, evaluation_mean=monitor.evaluation_mean, evaluated=monitor.evaluated,
         )  # fmt: skip
 
     # --- what it does while the learner learns

@@ -436,7 +436,7 @@ def test_names_are_checked_fast_and_without_tensorflow():
 )  # fmt: skip
 def test_gymnasiums_names_of_atari_games_lead_to_ours(name, game):
     for _ in range(2):  # the first look imports ale_py, which registers some of them
-        assert environments.check_name(name).endswith(f"{name!r} is played by its game's name here; expected atari:{game}")
+        assert environments.check_name(name).endswith(f"{name!r} is an Atari game; expected atari:{game}")
     assert environments.check_name(f"atari:{game}") is None
 
 

@@ -243,6 +243,10 @@ def test_resumes_where_it_ended_and_refuses_another_architecture(finished, tmp_p
     before = checkpoints.read_state(folder / "checkpoints")
     lines = refused(capsys, *CATCH, "--run", folder, "--learner.batch-size", 4, "--network.hidden-sizes", "[32]")
     assert any("learner.batch_size: was 8, is 4; cannot change on resume" in line for line in lines)
+    result = run(*CATCH, "--run", folder, "--total-frames", before["frames"] - 100)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-1].startswith(f"{folder} is done: {before['frames']:,} frames of ")
+    assert checkpoints.read_state(folder / "checkpoints") == before
     budget = before["frames"] + 20_000
     result = run(*CATCH, "--run", folder, "--total-frames", budget, "--target-return", 2)
     assert result.returncode == 0, result.stderr
