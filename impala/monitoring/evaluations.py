@@ -1,7 +1,11 @@
 """evaluations.csv: the scores of a run's weights in evaluations."""
 
+import contextlib
+import fcntl
 import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +17,7 @@ COLUMNS = (
     "time", "updates", "frames", "environment", "episodes", "greedy", "mean", "half_interval_95", "human_normalised",
     "scores",
 )  # fmt: skip
-
-
+_LOCK_SECONDS = 5.0
 _FEW = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t with 1 to 4 degrees of freedom
 
 
@@ -56,8 +59,29 @@ def num_rows(folder: Path) -> int:
 def append(folder: Path, row: dict) -> None:
     """Appends a row to `folder`/evaluations.csv. Raises OSError, and appends nothing, if it cannot be written."""
     path = folder / "evaluations.csv"
-    _bring_columns_up_to_date(path)
-    logs.append(path, [row], COLUMNS)
+    with _alone_in(folder):
+        _bring_columns_up_to_date(path)
+        logs.append(path, [row], COLUMNS)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Waits for others that append there: a run's evaluator and `impala evaluate` may come at once."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS  # they are done in milliseconds, unless one is frozen
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.01)
+                continue
+            except OSError:  # a file system without locks
+                pass
+            break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _bring_columns_up_to_date(path: Path) -> None:

@@ -1,6 +1,7 @@
 """evaluations.csv: rows of one header, whatever an older version had."""
 
 import json
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -39,6 +40,22 @@ def test_rows_are_counted(tmp_path):
     (tmp_path / "evaluations.csv").unlink()
     (tmp_path / "evaluations.csv").mkdir()
     assert evaluations.num_rows(tmp_path) == 0
+
+
+def test_those_that_append_at_once_cost_each_other_no_row(tmp_path):
+    """A run's evaluator and a person's `impala evaluate`; a file that is missing is begun by one of them."""
+    for number in range(20):
+        (folder := tmp_path / str(number)).mkdir()
+        with futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: add(folder), range(16)))
+        assert evaluations.num_rows(folder) == 16
+
+
+def test_who_is_frozen_while_it_appends_holds_up_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluations, "_LOCK_SECONDS", 0.2)
+    with evaluations._alone_in(tmp_path):
+        add(tmp_path)
+    assert evaluations.num_rows(tmp_path) == 1
 
 
 def test_a_file_with_older_columns_gets_todays(tmp_path):
