@@ -172,7 +172,7 @@ def test_an_interrupted_film_leaves_no_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluation._film(tmp_path / "videos" / "film.mp4", watched())
+        evaluation._film(tmp_path / "videos" / "film.mp4", watched(), lambda: None)
     assert not [*(tmp_path / "videos").glob("*")]
 
 
@@ -181,7 +181,7 @@ def test_a_film_that_cannot_be_written_is_a_line(tmp_path):
 
     def line_of(path):
         with pytest.raises(config_lib.ConfigError, match=f"^--video: {path}: .+; expected a folder with room for a film$") as caught:
-            evaluation._film(path, [(picture, 0.0) for picture in noise])
+            evaluation._film(path, [(picture, 0.0) for picture in noise], lambda: None)
         assert len(caught.value.lines) == 1 and not [*tmp_path.rglob("*.mp4")]
 
     (tmp_path / "videos").touch()
