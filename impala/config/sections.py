@@ -226,7 +226,7 @@ class QLearningConfig(Model):
 
 
 class R2d2Config(Model):
-    """Action values with a core, learned from sequences: agents/r2d2.py. The defaults are those of SEED RL's R2D2; a
+    """Action values with a core, learned from sequences: agents/r2d2.py. These defaults are those of SEED RL's; a
     sequence has `burn_in` and `learner.unroll_length` transitions, and network.core: none leaves the core out."""
 
     name: Literal["r2d2"] = "r2d2"  # or package.module:name

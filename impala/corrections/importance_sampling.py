@@ -1,4 +1,5 @@
-"""Importance sampling of action values, per decision (Precup, Sutton, Singh 2000).
+"""Importance sampling of action values, per decision, with Q as control variate (Munos et al. 2016, equation 3; the
+doubly robust recursion of Jiang, Li 2016, arXiv:1511.03722). Precup, Sutton, Singh 2000 have it without Q.
 
     c_s = π/μ
 

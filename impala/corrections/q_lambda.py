@@ -2,8 +2,9 @@
 
     c_s = λ
 
-Fixed point: Q^π, guaranteed only for λ < (1 − γ) / (γ ε) with ε = max_x ‖π − μ‖₁; beyond it may diverge. Range: λ in
-[0, 1]; λ = 0 is one-step expected Sarsa.
+Fixed point: Q^π, guaranteed only for λ < (1 − γ) / (γ ε) with ε = max_x ‖π − μ‖₁; beyond it may diverge. With a π that
+becomes greedy λ < (1 − γ) / (2 γ) is needed: the default of 1 has no guarantee. Range: λ in [0, 1]; λ = 0 is one-step
+expected Sarsa.
 """
 
 import tensorflow as tf

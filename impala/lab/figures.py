@@ -103,7 +103,7 @@ def replays(grid: Grid) -> list[list[Condition]]:
 
 
 def lag(scores: Scores):
-    """Draws the return over the policy lag (the paper's figure E.1), tasks in columns, what is replayed in rows."""
+    """Draws the return over the policy lag (as the paper's figure E.1), tasks in columns, what is replayed in rows."""
     grid, of_replays = scores.grid.config, replays(scores.grid)
     figure, axes = _axes(len(of_replays), len(grid.tasks))
     for row, conditions in zip(axes, of_replays):

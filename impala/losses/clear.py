@@ -5,8 +5,8 @@
 in addition to the losses of V-trace on all transitions. Fresh transitions get no cloning loss. Fixed point of the
 value: V-trace's where transitions are fresh; where they are replayed, the mean of V-trace's and V_behaviour with
 weights baseline cost and 2 · value cost. Limits: without replay, or with both costs 0, it is V-trace. Ranges: costs
-≥ 0; the published code uses 0.01 and 0.005, and replays half of the data. The paper's replay is a reservoir sample of
-all data; ours keeps the newest chunks.
+≥ 0; 0.01 and 0.005, with half of the data replayed, are those of CORA's re-implementation. The paper's replay is a
+reservoir sample of all data; ours keeps the newest chunks.
 """
 
 import tensorflow as tf

@@ -5,8 +5,8 @@ arXiv:1909.11583, section 4).
 
 The trace is cut at an untrusted state, which bootstraps, and its transition enters no loss. The test depends on the
 state only: rejecting by action would bias. The entropy bonus counts on fresh data only. Fixed point of the value:
-V-trace's for the trusted states, given the values of the others, which nothing changes. Limits: b = ∞ is V-trace; on
-policy everything is trusted. Range: b > 0; the paper does not publish its own.
+V-trace's for the trusted states, given the values of the others, which nothing changes. Limits: b = ∞ is V-trace with
+the entropy bonus on fresh data only; on policy everything is trusted. Range: b > 0; the paper does not publish its own.
 """
 
 import math

@@ -3,8 +3,9 @@
     maximise min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   ρ = π/μ: the old policy is the one that acted
 
 No gradient where an action with A > 0 is already more than 1 + ε times as likely as under μ, or one with A < 0 less
-than 1 − ε times. Targets and advantages are those of `td_lambda` (GAE). Fixed point of the value: V^μ. Limits: on
-policy its gradient is the policy gradient; ε → ∞ is importance sampling without clips. Range: ε > 0.
+than 1 − ε times. Targets and advantages are those of `td_lambda`: GAE with `loss.lambda`, n-step returns with its
+default of 1 (PPO's is 0.95). Fixed point of the value: V^μ. Limits: on policy its gradient is the policy gradient;
+ε → ∞ is importance sampling without clips. Range: ε > 0.
 """
 
 import tensorflow as tf

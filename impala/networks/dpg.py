@@ -33,7 +33,7 @@ class Windows(NamedTuple):
 
 
 class Deterministic(tf.Module):
-    """π(x) in [−1, 1]^D, and Q(x, a), which takes the action after its first layer (Ape-X DPG, appendix D; ReLUs).
+    """π(x) in [−1, 1]^D, and Q(x, a), which takes the action after its first layer (Ape-X DPG, appendix D; ReLUs here).
 
     Args:
       policy_sizes, value_sizes: units of hidden layers.

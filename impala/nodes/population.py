@@ -1,4 +1,4 @@
-"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846), by the rules of IMPALA's section 5.3.
+"""Population-based training (Jaderberg et al. 2017, arXiv:1711.09846), by the rules of IMPALA's appendix F.
 
 Several members train side by side, each with a learner or parameter server and actors of its own. After
 `burn_in_frames`, and then every `period_episodes` episodes, a member looks at one other, drawn at random:
@@ -11,10 +11,11 @@ each other's checkpoints, which also hold their fitness: none waits for another,
 where it was.
 
 Fitness is the mean return of the last 100 episodes of each task, human-normalised if human scores exist
-(`monitoring.scores`); a period has at least as many, so that who has copied another is judged by episodes of its own. A
-hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a factor on its configured and scheduled
-value. If a member has several learners, the first one decides and tells the others; if it has a parameter server, that
-applies what the optimizer needs, and tells its workers what the loss needs.
+(`monitoring.scores`); the paper's is of 5,000 episodes, and capped at 1 for one game, too. `threshold` is in its unit,
+that of returns where there are no human scores. A period has at least as many episodes as fitness is of, so that who
+has copied another is judged by its own. A hyper-parameter (learning rate, entropy cost, the optimizer's ε) evolves as a
+factor on its configured and scheduled value. If a member has several learners, the first one decides and tells the
+others; if it has a parameter server, that applies what the optimizer needs, and tells its workers what the loss needs.
 """
 
 import logging
