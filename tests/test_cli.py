@@ -47,7 +47,7 @@ def test_onednn_is_asked_for_unless_the_user_chose(monkeypatch, capsys, tmp_path
         (["--learner.batch-size", "64"],
          "learner.batch_size=64 > replay.queue_size=32; a batch larger than the queue would never fill"),
         (["--loss.correction", "vtrase"],
-         "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, clip, penalty, nor package.module:name of your own; did you mean vtrace?"),
+         "loss.correction: 'vtrase' is not one of none, one_step_is, vtrace, vtrace_c0, vtrace_unweighted_pg, leaky_vtrace, per_decision_is, full_is, weighted_is, td_lambda, upgo, epsilon_add, epsilon_max, ppo_clip, appo, impact, clear, laser, n_step, retrace, tree_backup, q_lambda, peng_q_lambda, is, clip, penalty, nor package.module:name of your own; did you mean vtrace?"),
         (["--environment.name", "atari:pnog"],
          "environment.name: 'atari:pnog' is unknown; expected atari:<game>, minatar:<game>, catch, cliff_walking, memory_chain, river_swim, seek_avoid, stateless_cartpole or a gymnasium id; did you mean atari:pong?"),
         (["--environment.name", "CartPole-v9"],

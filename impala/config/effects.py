@@ -28,7 +28,7 @@ def _with_correction(*words: str) -> dict[str, Callable]:
 
 
 _LEAKY, _PENALTY = _with_correction("leaky_vtrace"), _with_correction("penalty")
-_CLIPS = {**_with_correction("ppo_clip", "impact", "clip"), "agent.value_clip": bool}
+_CLIPS = {**_with_correction("ppo_clip", "appo", "impact", "clip"), "agent.value_clip": bool}
 _CHANGES = _not("constant")
 _LENGTH_OF = {  # by agents of action values: the key that says how many transitions a correction sees
     "q_learning": "agent.n_step", "r2d2": "learner.unroll_length", "q_unrolls": "learner.unroll_length",
@@ -36,15 +36,15 @@ _LENGTH_OF = {  # by agents of action values: the key that says how many transit
 _SEVERAL, _EVALUATES = {"population.size": _not(1)}, {"evaluator.num_episodes": bool}
 
 _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is enough
-    "loss.clip_rho": _with_correction(*_TRACED, "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace"),
-    "loss.clip_c": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace"),
+    "loss.clip_rho": _with_correction(*_TRACED, "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "appo"),
+    "loss.clip_c": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace", "appo"),
     "loss.clip_pg": _with_correction(*_TRACED, "one_step_is", "vtrace_c0", "leaky_vtrace", "upgo"),
     "loss.lambda": _with_correction(
-        *_TRACED, "vtrace_unweighted_pg", "leaky_vtrace", "td_lambda", "ppo_clip", "retrace", "tree_backup", "q_lambda",
-        "peng_q_lambda", "clip", "penalty",
+        *_TRACED, "vtrace_unweighted_pg", "leaky_vtrace", "td_lambda", "ppo_clip", "appo", "retrace", "tree_backup",
+        "q_lambda", "peng_q_lambda", "clip", "penalty",
     ),
     "loss.pg_bootstrap": _with_correction(*_TRACED),
-    "loss.allow_expansion": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace"),
+    "loss.allow_expansion": _with_correction(*_TRACED, "vtrace_unweighted_pg", "leaky_vtrace", "appo"),
     "loss.alpha_rho": _LEAKY,
     "loss.alpha_c": _LEAKY,
     "loss.control_variate": _with_correction("per_decision_is"),

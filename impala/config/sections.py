@@ -17,9 +17,9 @@ QCorrection = Literal["n_step", "retrace", "tree_backup", "q_lambda", "peng_q_la
 Correction = Literal[
     "none", "one_step_is", "vtrace", "vtrace_c0", "vtrace_unweighted_pg", "leaky_vtrace", "per_decision_is", "full_is",
     "weighted_is", "td_lambda", "upgo",  # impala.corrections.SCHEMES
-    "epsilon_add", "epsilon_max", "ppo_clip", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
+    "epsilon_add", "epsilon_max", "ppo_clip", "appo", "impact", "clear", "laser",  # impala.losses.POLICY_TERMS
 ]  # fmt: skip
-_WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "impact", "clear", "laser"}
+_WITH_CLIPPED_TRACES = {"vtrace", "vtrace_unweighted_pg", "leaky_vtrace", "appo", "impact", "clear", "laser"}
 OF_DISCRETE_ACTIONS = {"epsilon_add", "epsilon_max", "laser"}  # they look at the probability of every action
 
 
@@ -331,7 +331,7 @@ class LossConfig(Model):
     alpha_c: Fraction = 0.5  # leaky_vtrace, too
     control_variate: bool = True  # per_decision_is
     epsilon: Positive = 1e-6  # epsilon_add, epsilon_max
-    surrogate_clip: Positive = 0.2  # ppo_clip, impact; clip of agent ppo
+    surrogate_clip: Positive = 0.2  # ppo_clip, appo, impact; clip of agent ppo
     ratio_max: Positive = 2.0  # impact
     target_period: Count = 10  # impact: updates between copies into the target network
     policy_cloning_cost: NonNegative = 0.01  # clear

@@ -33,6 +33,7 @@ POLICY_TERMS = {
     "epsilon_add": PolicyTerm(epsilon_add, "none"),
     "epsilon_max": PolicyTerm(epsilon_max, "none"),
     "ppo_clip": PolicyTerm(ppo_clip, "td_lambda"),
+    "appo": PolicyTerm(ppo_clip, "vtrace_unweighted_pg"),  # the surrogate has the ratio already
     "impact": PolicyTerm(impact, "vtrace", has_target_network=True),
     "clear": PolicyTerm(clear, "vtrace"),
     "laser": PolicyTerm(laser, "vtrace"),

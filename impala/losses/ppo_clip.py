@@ -6,6 +6,10 @@ No gradient where an action with A > 0 is already more than 1 + ε times as like
 than 1 − ε times. Targets and advantages are those of `td_lambda`: GAE with `loss.lambda`, n-step returns with its
 default of 1 (PPO's is 0.95). Fixed point of the value: V^μ. Limits: on policy its gradient is the policy gradient;
 ε → ∞ is importance sampling without clips. Range: ε > 0.
+
+`appo` is the same on V-trace's targets, as RLlib and Sample Factory have PPO on old data (Petrenko et al. 2020,
+arXiv:2006.11751). Its advantages are V-trace's without the ratio, since the surrogate has it. Fixed point of the value:
+V-trace's. Limits: on policy `ppo_clip`; ε → ∞ is V-trace with ρ̄_pg = ∞.
 """
 
 import tensorflow as tf

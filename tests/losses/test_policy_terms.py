@@ -11,6 +11,7 @@ from impala.losses import telemetry
 from impala.losses.actor_critic import Rows, Terms, actor_critic
 from impala.losses.laser import relevance
 from impala.losses.ppo_clip import adapted_penalty, clipped_surrogate
+from impala.networks.actor_critic import Outputs
 from impala.networks.target import TargetOutputs
 from tests.corrections import mdp
 from tests.losses.test_actor_critic import A, B, T, log_softmax, make_case
@@ -48,7 +49,7 @@ def gradient_of_log_pi(terms, rows, advantage):
 
 def test_every_term_rests_on_the_targets_that_its_paper_has():
     assert {word: term.correction for word, term in losses.POLICY_TERMS.items()} == {
-        "epsilon_add": "none", "epsilon_max": "none", "ppo_clip": "td_lambda",
+        "epsilon_add": "none", "epsilon_max": "none", "ppo_clip": "td_lambda", "appo": "vtrace_unweighted_pg",
         "impact": "vtrace", "clear": "vtrace", "laser": "vtrace",
     }  # fmt: skip
 
@@ -130,6 +131,26 @@ def test_ppo_clip_takes_the_ratio_to_the_behaviour_policy():
     assert 0 < terms.policy(rows, advantage)[1].numpy().mean() < 1
     on_policy = rows._replace(mu_tm1=rows.pi_tm1)
     np.testing.assert_allclose(gradient_of_log_pi(terms, on_policy, advantage)[0], advantage, rtol=1e-5)
+
+
+@pytest.mark.parametrize("clip, is_same", [(1e6, True), (0.2, False)])
+def test_appo_without_its_clip_is_vtrace_without_the_policy_gradients(clip, is_same):
+    """∇ρ = ρ ∇log π: the surrogate has the ratio that V-trace's advantage has."""
+    (logits, value), batch = make_case(3)
+    tensors = [tf.constant(logits), tf.constant(value)]
+
+    def gradients(correction, terms):
+        with tf.GradientTape() as tape:
+            for tensor in tensors:
+                tape.watch(tensor)
+            total, _ = actor_critic(correction, terms)(Outputs(*tensors, core_state=(), moments=(), hidden=()), batch)
+        return tape.gradient(total, tensors)
+
+    term = losses.POLICY_TERMS["appo"]
+    appo = gradients(corrections.SCHEMES[term.correction], term.make(surrogate_clip=clip))
+    vtrace = gradients(functools.partial(corrections.vtrace, clip_pg=float("inf")), Terms())
+    np.testing.assert_allclose(appo[1], vtrace[1], rtol=1e-5, atol=1e-6)
+    assert np.allclose(appo[0], vtrace[0], rtol=1e-4, atol=1e-5) == is_same
 
 
 def test_impact_truncates_the_ratio_of_behaviour_to_target():
@@ -277,6 +298,7 @@ def test_every_term_learns_from_gradients_that_are_finite(word):
 
 @pytest.mark.parametrize("word, parameters", [
     ("epsilon_add", dict(epsilon=0.0)), ("epsilon_max", dict(epsilon=-1.0)), ("ppo_clip", dict(surrogate_clip=0.0)),
+    ("appo", dict(surrogate_clip=-0.1)),
     ("impact", dict(surrogate_clip=0.0)), ("impact", dict(ratio_max=0.0)), ("clear", dict(policy_cloning_cost=-1.0)),
     ("clear", dict(value_cloning_cost=-1.0)), ("laser", dict(trust_threshold=0.0)), ("laser", dict(clip_rho=0.0)),
 ])  # fmt: skip
