@@ -48,6 +48,7 @@ class Processes:
         self._since: dict[str, float] = {}  # see `start_again`
         self._began: dict[str, float] = {}
         self._by_name: dict[str, subprocess.Popen | fork_server.Child] = {}
+        self._held: list[subprocess.Popen | fork_server.Child] = []  # killed, but the kernel keeps them; see `_kill`
         try:
             for name in self._commands:
                 self._start(name)
@@ -60,6 +61,8 @@ class Processes:
         own |= {} if role.sees_gpu else {"CUDA_VISIBLE_DEVICES": ""}
         argv, environment = commands.argv(command.data, command.task), {**os.environ, **self._environment, **own}
         self._listener.begin_anew(name)
+        before = [self._by_name[name]] if name in self._by_name else []
+        self._held = [process for process in [*self._held, *before] if process.poll() is None]
         with signals_blocked(), log.open("a") as output:
             process = None
             if imports := forkable(role.imports, role.sees_gpu):
@@ -91,8 +94,8 @@ class Processes:
         return []
 
     def nodes(self) -> dict[str, beats.Node]:
-        """Returns what is known of every node whose process has not ended."""
-        return {name: self.node(name) for name in self.left()}
+        """Returns what is known of every node whose process has not ended, but for those that are to start again."""
+        return {name: self.node(name) for name in self.left() if name not in self._due}
 
     def node(self, name: str) -> beats.Node:
         """Returns what was last known of a node."""
@@ -126,10 +129,11 @@ class Processes:
             self._start(name, **own)
             del self._due[name]
 
-    def dump_stacks(self, name: str) -> None:
-        """Makes a node write the stacks of all its threads into its log, if it has got far enough to handle that."""
-        if self.has_heard(name):
+    def dump_stacks(self, names: Collection[str]) -> None:
+        """Makes nodes write the stacks of all their threads into their logs, if they have got far enough for that."""
+        for name in (heard := [name for name in names if self.has_heard(name)]):
             self.signal(name, signal.SIGCONT, signal.SIGUSR2)
+        if heard:
             time.sleep(1.0)
 
     def stop(self, should_kill: Callable[[], bool] = lambda: False, spared: Collection[str] = ()) -> None:
@@ -154,7 +158,7 @@ class Processes:
         """Ends every process, or that of one node, at once."""
         if name is None:
             self._listener.close()
-        _kill(self._by_name.values() if name is None else [self._by_name[name]])
+        _kill([*self._by_name.values(), *self._held] if name is None else [self._by_name[name]])
 
 
 _servers: dict[Sequence[str], fork_server.ForkServer] = {}  # by what they have imported
@@ -177,9 +181,10 @@ def _kill(processes: Iterable[subprocess.Popen | fork_server.Child]) -> None:
     for process in processes:
         if process.poll() is None:
             process.kill()
+    deadline = time.monotonic() + _REAP_SECONDS
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel keeps one that waits for a disk or a driver
-            process.wait(_REAP_SECONDS)
+            process.wait(max(0.0, deadline - time.monotonic()))
 
 
 @contextlib.contextmanager

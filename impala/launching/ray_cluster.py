@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -762,11 +762,13 @@ class Nodes:
                 staying.add(asked[reference])
         return staying
 
-    def dump_stacks(self, name: str) -> None:
-        """Makes a node write the stacks of all its threads into its log, if its host answers."""
-        if self.has_heard(name):
+    def dump_stacks(self, names: Collection[str]) -> None:
+        """Makes nodes write the stacks of all their threads into their logs, if their hosts answer."""
+        for name in (heard := [name for name in names if self.has_heard(name)]):
             self.signal(name, signal.SIGCONT, signal.SIGUSR2)
+        if heard:
             time.sleep(1.0)
+        for name in heard:
             hosted = self._hosted[name]
             older, newer = hosted.question, hosted.ask()  # an older answer does not hold the stacks yet
             asked = [question for question in (older, newer) if question is not None]

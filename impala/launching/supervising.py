@@ -15,6 +15,7 @@ from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
 _CAUSE_SECONDS = 20.0  # until Ray knows of a lost host, whose loss its peer noticed at once; 10 were measured
+_START_SECONDS, _STARTS_SECONDS = 5.0, 60.0  # between attempts to start a node while the machine refuses it, and in all
 _LOG_BYTES, _LOG_LINES = 1_000_000, 200  # of a node's log that are looked at, and told
 
 
@@ -35,7 +36,7 @@ class Nodes(Protocol):
     def lived_seconds(self, name: str) -> float: ...  # this and `start_again`: only where `can_start_again`
     def ended(self) -> dict[str, int]: ...
     def log(self, name: str) -> Path | None: ...
-    def dump_stacks(self, name: str) -> None: ...
+    def dump_stacks(self, names: Collection[str]) -> None: ...
     def start_again(self, name: str, seconds: float) -> None: ...  # here and in `stop`: more, where `keeps_addresses`
     def start_due(self, new_incarnation: Callable[[str], int]) -> None: ...
     def stop(self, should_kill: Callable[[], bool] = ...) -> None: ...
@@ -71,6 +72,8 @@ class Supervisor:
         self._nodes, self._interrupts, self._on_tick, self._say = nodes, interrupts, on_tick, say
         self._restarts, self._new_incarnation, self._patience = restarts, new_incarnation, liveness_seconds
         self._first, self._verdict = f"{nodes.roles.head}/0", Verdict(None)  # the one on the last death
+        self._failing_since: float | None = None  # since when no node can be started
+        self._next_start = 0.0
         self.since: float | None = None  # when the checkpoint was written that nodes last started from
 
     def run(self) -> Outcome:
@@ -92,28 +95,37 @@ class Supervisor:
         while outcome is None:
             self._on_tick()
             time.sleep(_TICK_SECONDS)
-            silent = silent_of(self._nodes.nodes(), self._nodes.roles, self._patience)
+            silent = late(self._nodes.nodes(), self._nodes.roles, self._patience)
             if self._nodes.wants_end and not self._interrupts.count:
                 self._say("a node has called lp.stop()")
                 self._interrupts.ask()
             if self._interrupts.count:
                 outcome = Outcome(self._end())
-            elif silent is not None:
+            elif silent:
                 outcome = self._bury_silent(silent)
             elif self._nodes.ended():
                 self._let_causes_arrive()
                 outcome = self._bury_ended()
-            else:
-                outcome = self._start_due()
+            outcome = outcome or self._start_due()
         return outcome
 
     def _start_due(self) -> Outcome | None:
+        now = time.monotonic()
+        if now < self._next_start:
+            return None
         try:
             self._nodes.start_due(self._new_incarnation)
         except OSError as error:  # no memory, a full disk, or the run's folder is gone
-            self._say(f"no node can be started any more ({error}): the run ends")
-            self._stop()
-            return Outcome(EXIT_TRY_AGAIN)
+            is_first, self._failing_since = self._failing_since is None, self._failing_since or now
+            if isinstance(error, FileNotFoundError) or now - self._failing_since > _STARTS_SECONDS:
+                self._say(f"no node can be started any more ({error}): the run ends")
+                self._stop()
+                return Outcome(EXIT_TRY_AGAIN)
+            if is_first:
+                self._say(f"no node can be started ({error}); it is tried again for {_STARTS_SECONDS:.0f} s")
+            self._next_start = now + _START_SECONDS
+        else:
+            self._failing_since = None
         return None
 
     def _stop(self, spared: Collection[str] = ()) -> None:
@@ -136,17 +148,26 @@ class Supervisor:
 
     # --- what becomes of dead nodes; None: the launch goes on
 
-    def _bury_silent(self, name: str) -> Outcome | None:
-        node, log = self._nodes.node(name), self._nodes.log(name)
-        self._nodes.dump_stacks(name)
-        what = "process gave no sign of life" if node.is_frozen else "loop made no step, its environment may hang"
-        how = f"was silent for {node.silent_seconds:.0f} s (its {what})"
-        self._say(f"{name} {how}; its stacks are in {'standard error' if log is None else log}")
+    def _bury_silent(self, names: list[str]) -> Outcome | None:
+        """Gives up the first of `names`; if it returns alone, with all others that do: they may have one cause."""
+        nodes, roles = self._nodes, self._nodes.roles
+        is_alone = roles.of(names[0]).returns_alone
+        names = [name for name in names if roles.of(name).returns_alone] if is_alone else names[:1]
+        how = {name: _silence(nodes.node(name)) for name in names}
+        nodes.dump_stacks(names)
+        for name in names:
+            self._say(f"{name} {how[name]}; its stacks are in {nodes.log(name) or 'standard error'}")
         if self._interrupts.count:
             return Outcome(self._end())
-        seconds = self._seconds_to_return(name, EXIT_FAILED)
-        if seconds is not None:
-            return self._bring_back(name, how, seconds)
+        seconds: dict[str, float] = {}
+        for name in names:
+            if (until := self._seconds_to_return(name, EXIT_FAILED)) is None:
+                return self._give_up()
+            seconds[name] = until
+        outcomes = [self._bring_back(name, how[name], seconds[name]) for name in names]
+        return outcomes[-1]  # of several none ends the launch
+
+    def _give_up(self) -> Outcome:
         self._say("ending the run")
         self._stop()
         if self._interrupts.count > 1:
@@ -320,11 +341,16 @@ class Supervisor:
         return _report(nodes, lost or failed or ended) if lost or not heads else 0
 
 
-def silent_of(nodes: Mapping[str, beats.Node], roles: Roles, seconds: float) -> str | None:
-    """Returns the node that has been silent for longest, if that is longer than `beats.patience`, else None."""
+def late(nodes: Mapping[str, beats.Node], roles: Roles, seconds: float) -> list[str]:
+    """Returns the nodes that have been silent for longer than `beats.patience`, the longest first."""
     limits = {name: beats.patience(doing, seconds) for name, doing in doing_of(nodes, roles).items()}
-    late = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
-    return max(late, key=late.get, default=None)
+    silent = {name: node.silent_seconds for name, node in nodes.items() if node.silent_seconds > limits[name]}
+    return sorted(silent, key=silent.get, reverse=True)
+
+
+def _silence(node: beats.Node) -> str:
+    what = "process gave no sign of life" if node.is_frozen else "loop made no step, its environment may hang"
+    return f"was silent for {node.silent_seconds:.0f} s (its {what})"
 
 
 def doing_of(nodes: Mapping[str, beats.Node], roles: Roles) -> dict[str, str]:

@@ -4,7 +4,7 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from impala.launching import beats, rpc, stopping
@@ -46,7 +46,7 @@ class Threads:
         """Returns what was last known of a node."""
         return self._listener.node(name)
 
-    def dump_stacks(self, name: str) -> None:
+    def dump_stacks(self, names: Collection[str]) -> None:
         """Writes the stacks of all threads to standard error."""
         faulthandler.dump_traceback(all_threads=True)
 

@@ -535,7 +535,7 @@ def test_stacks_of_a_frozen_node_are_fetched_before_it_is_killed(launched, monke
     fake.log = b"before\nold\n"
     nodes._hosted["actor/0"].question = nodes._hosted["actor/0"].ask()
     fake.log = b"before\nold\nthe stacks\n"
-    nodes.dump_stacks("actor/0")
+    nodes.dump_stacks(["actor/0"])
     assert nodes.log("actor/0").read_bytes() == b"before\nold\nthe stacks\n"
     assert nodes._hosted["actor/0"].question is None
 

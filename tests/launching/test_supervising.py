@@ -241,7 +241,7 @@ def test_a_node_that_freezes_too_often_ends_the_run_as_one_that_dies_does(monkey
         Frozen(has_trained=True), SimpleNamespace(count=0), on_tick=lambda: None, say=said.append, new_incarnation=None,
         restarts=restarts.Restarts(**limits),
     )  # fmt: skip
-    outcomes = [watched._bury_silent("actor/0") for _ in range(1 if limits["max_in_a_row"] == 0 else 3)]
+    outcomes = [watched._bury_silent(["actor/0"]) for _ in range(1 if limits["max_in_a_row"] == 0 else 3)]
     assert outcomes[:-1] == [None] * (len(outcomes) - 1) and outcomes[-1].status == status
     assert any(says in line for line in said)
 

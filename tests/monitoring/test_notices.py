@@ -7,7 +7,7 @@ import pytest
 
 from impala.launching.beats import Node, patience
 from impala.launching.roles import Roles
-from impala.launching.supervising import doing_of, silent_of
+from impala.launching.supervising import doing_of, late
 from impala.monitoring import logs
 from impala.monitoring.notices import COLUMNS, Notices, Record
 from impala.programs.impala import ROLES
@@ -84,21 +84,21 @@ def test_a_learner_that_waits_for_a_peer_that_saves_is_not_silent():
         "learner/0 silent": "learner/0 has been writing a checkpoint for 20 s",
         "learner/1 silent": "learner/1 has been waiting for a peer that is writing a checkpoint for 20 s",
     }
-    assert silent_of(learners, Roles(ROLES), 10.0) is None
+    assert late(learners, Roles(ROLES), 10.0) == []
     learners["learner/0"] = WELL
-    assert silent_of(learners, Roles(ROLES), 10.0) == "learner/1"
+    assert late(learners, Roles(ROLES), 10.0) == ["learner/1"]
 
 
 def test_who_starts_or_saves_may_be_silent_for_longer():
     for doing, limit in (("running", 20.0), ("starting", 120.0), ("saving", 80.0)):
-        for seconds, found in ((limit - 1, None), (limit + 1, "actor/0")):
+        for seconds, found in ((limit - 1, []), (limit + 1, ["actor/0"])):
             nodes = {"actor/0": WELL._replace(doing=doing, silent_seconds=seconds), "table/0": WELL}
-            assert silent_of(nodes, Roles(ROLES), 20.0) == found, (doing, seconds)
+            assert late(nodes, Roles(ROLES), 20.0) == found, (doing, seconds)
 
 
 def test_who_froze_while_it_saved_is_given_no_more_time_than_others():
     frozen = {"learner/0": WELL._replace(doing="saving", silent_seconds=21.0, is_frozen=True), "actor/0": WELL}
-    assert silent_of(frozen, Roles(ROLES), 20.0) == "learner/0"
+    assert late(frozen, Roles(ROLES), 20.0) == ["learner/0"]
     assert "nothing is heard of its process); after 300 s" in notices()(frozen)["learner/0 silent"]
 
 
