@@ -17,7 +17,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import subprocess
@@ -25,6 +24,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+from impala.launching import descriptors
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NAME, _MAX_BYTES = b"fork_server", 1_000_000
@@ -103,7 +104,7 @@ class ForkServer:
         """Returns whether `start` would have to wait for the modules."""
         if self._is_ready or self._socket.fileno() < 0 or time.monotonic() > self._deadline:
             return False
-        return not select.select([self._socket], [], [], 0)[0]
+        return not descriptors.can_read(self._socket, 0)
 
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], output, should_stop: Callable[[], bool]
@@ -140,7 +141,7 @@ class ForkServer:
     def _answer(self, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> bytes:
         """Returns what the server says next; nothing if that takes too long, or it is gone."""
         deadline = time.monotonic() + seconds
-        while not select.select([self._socket], [], [], 0.1)[0]:
+        while not descriptors.can_read(self._socket, 0.1):
             if should_stop() or time.monotonic() > deadline:
                 return b""
         return self._socket.recv(_MAX_BYTES)

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from impala.launching import beats
+from impala.launching import beats, descriptors
 from impala.launching.roles import Role
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -109,6 +109,7 @@ def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
         pulse.beat()
         return pulse
     _pulse = pulse
+    descriptors.raise_limit()
     _step_back(niceness)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, pulse.name.encode()[:15], 0, 0, 0)
@@ -218,7 +219,7 @@ def hold(path: Path, stop: beats.Pulse) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # never closed here
-            return os.register_at_fork(after_in_child=lambda: os.close(descriptor))
+            return os.register_at_fork(after_in_child=_closing_once(descriptor))
         except BlockingIOError:
             if stop.wait(0.2):
                 finish()
@@ -227,6 +228,17 @@ def hold(path: Path, stop: beats.Pulse) -> None:
                     f"{path}: held by a node of an earlier launch; expected it to end with its launcher: wait, or end "
                     "the process that fuser names", EXIT_TRY_AGAIN,
                 )  # fmt: skip
+
+
+def _closing_once(descriptor: int) -> Callable[[], None]:
+    """Returns a function that closes a descriptor once: a fork of the fork may have something else by that number."""
+    left = [descriptor]
+
+    def close():
+        while left:
+            os.close(left.pop())
+
+    return close
 
 
 def check_port_is_free(port: int) -> None:

@@ -17,7 +17,6 @@ import logging
 import math
 import mmap
 import os
-import select
 import socket
 import struct
 import threading
@@ -28,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from impala.arrays import empty
+from impala.launching import descriptors
 
 Fields = Sequence[tuple[Sequence[int], str]]  # (shape, dtype) of each array
 
@@ -214,7 +214,7 @@ class Caller:
             self._say()
         if self._socket is None:
             return False
-        return bool(select.select([self._socket], [], [], seconds)[0]) and self._is_alive()
+        return descriptors.can_read(self._socket, seconds) and self._is_alive()
 
     def result(self) -> list[np.ndarray]:
         """Returns the results, after `wait` returned True. Raises `CallFailed` if the function raised."""

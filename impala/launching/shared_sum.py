@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import mmap
 import os
-import select
 import socket
 import struct
 import threading
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impala.launching import shared_memory
+from impala.launching import descriptors, shared_memory
 
 _THEY_ARE_THERE, _STILL_HERE, _BEAT_SECONDS, _ALIGNMENT = b"!", b".", 1.0, 64
 _INDEX = struct.Struct("<i")
@@ -124,7 +123,7 @@ class _Link:
         while (now := time.monotonic()) - heard < self._frozen_seconds:
             heard += max(0.0, now - looked - 2 * _BEAT_SECONDS)  # this process itself was stopped, perhaps both were
             looked = now
-            if not select.select([self._socket], [], [], _BEAT_SECONDS)[0]:
+            if not descriptors.can_read(self._socket, _BEAT_SECONDS):
                 continue
             try:
                 said = self._socket.recv(4096)
@@ -142,7 +141,7 @@ class _Link:
         # When nobody has read for a minute or so, `select` no longer calls the socket writable, and beats stop. The
         # socket still takes many bytes then, so there is room for `send`.
         with contextlib.suppress(OSError):  # the other side is gone: `wait` will notice
-            if select.select([], [self._socket], [], 0)[1]:
+            if descriptors.can_write(self._socket):
                 self._socket.send(_STILL_HERE, socket.MSG_DONTWAIT)
 
     def end(self) -> None:

@@ -79,6 +79,24 @@ def test_a_node_waits_for_one_of_an_earlier_launch_that_still_writes(tmp_path):
         node.communicate()
 
 
+def test_what_an_environment_forks_can_fork_and_keep_its_own_files(tmp_path):
+    """The fork closes the node's lock; its first file gets that number, which a fork of the fork must not close."""
+    fork = """
+if not os.fork():
+    file = open({data!r}, "w")
+    if not os.fork():
+        file.write("written")
+        file.close()
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+    code = "import os\n" + HOLD.format(path=str(tmp_path / "lock")).replace("sys.stdin.read()", fork.format(data=str(tmp_path / "data")))
+    node = run_node(code)
+    assert node.wait(30) == 0 and (tmp_path / "data").read_text() == "written"
+
+
 def test_what_an_environment_forks_does_not_hold_the_lock_of_a_node_that_is_gone(tmp_path):
     fork = 'helper = os.fork()\nif not helper:\n    time.sleep(60)\nprint(helper, flush=True)\nsys.stdin.read()'
     code = "import os, time" + HOLD.format(path=str(tmp_path / "lock")).replace("sys.stdin.read()", fork)
