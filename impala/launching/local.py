@@ -5,6 +5,7 @@ restarts nothing, notices a death only in some of its modes, and then ends every
 yet to save.
 """
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -20,6 +21,7 @@ from impala.launching.processes import INCARNATION_VARIABLE, NODE_VARIABLE, STAR
 from impala.launching.roles import Roles
 
 _REAP_SECONDS = 5.0
+_SOCKET_FOLDER_BYTES = 70  # of the path of a folder in which sockets are made
 _GPU_DRIVER = Path("/dev/nvidiactl")
 _BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # in a child, until `processes.prepare` decides what they do
 
@@ -225,6 +227,23 @@ def make_scratch(logs: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="scratch-", dir=logs))
 
 
+def short_path_to(scratch: Path) -> Path:
+    """Returns `scratch` or, if a socket's name below it would be too long for the system, a short link to it.
+
+    Python's multiprocessing makes sockets there, 32 characters longer, of the 107 that there may be. The link is
+    removed when this process ends, or by a later launch once it leads nowhere.
+    """
+    if len(os.fsencode(scratch)) <= _SOCKET_FOLDER_BYTES:
+        return scratch
+    for earlier in Path(tempfile.gettempdir()).glob("impala-*"):
+        if (link := earlier / "scratch").is_symlink() and not link.exists():
+            shutil.rmtree(earlier, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="impala-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "scratch").symlink_to(scratch.resolve())
+    return folder / "scratch"
+
+
 def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] = lambda: False) -> Processes:
     """Launches `program` in processes whose output goes to `folder/logs`; see `Processes`."""
     logs = folder / "logs"
@@ -234,7 +253,7 @@ def launch(program, folder: Path, roles: Roles, should_stop: Callable[[], bool] 
     starts = commands.of(program, scratch, stopper=stopping.stop, bind=lambda *_: ports.Local(holder.take()))
     link_logs(logs, [command.name for command in starts])
     listener = beats.Listener()
-    environment = node_environment(listener.address, scratch)
+    environment = node_environment(listener.address, scratch) | {"TMPDIR": str(short_path_to(scratch))}
     return Processes(starts, roles, logs, listener, environment, holder, should_stop)
 
 

@@ -2,7 +2,11 @@
 
 import errno
 import itertools
+import os
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -119,6 +123,34 @@ def test_a_node_that_no_signal_ends_is_given_up_once_and_replaced(launched, monk
     kept.process.kill()
     nodes._start("actor/0")
     assert nodes._held == []
+
+
+SOCKETS = """
+import multiprocessing, tempfile
+from multiprocessing import connection
+connection.Listener(family="AF_UNIX").close()
+one = multiprocessing.get_context("forkserver").Process(target=print)
+one.start()
+one.join()
+open(tempfile.mkdtemp() + "/left", "w").close()
+"""
+
+
+def test_environments_may_make_sockets_however_long_the_path_of_a_run_is(tmp_path, monkeypatch):
+    """As in the check before the launch, which has the system's temporary folder."""
+    monkeypatch.setattr(local.tempfile, "tempdir", tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+    run = tmp_path / ("a" * 60) / "run"
+    run.mkdir(parents=True)
+    scratch = local.make_scratch(run)
+    short = local.short_path_to(scratch)
+    assert len(str(short)) < 50 < len(str(scratch)) and local.short_path_to(short) == short
+    done = subprocess.run([sys.executable, "-c", SOCKETS], env={**os.environ, "TMPDIR": str(short)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list(scratch.glob("*/left")), "what is left there lies in the run's folder"
+    shutil.rmtree(scratch)
+    again = local.short_path_to(local.make_scratch(run))
+    assert again.exists() and not short.parent.exists(), "a link that leads nowhere is removed"
+    shutil.rmtree(local.tempfile.tempdir)
 
 
 class Refusing:
