@@ -108,7 +108,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     from impala.launching.interrupts import Interrupts
     from impala.launching.restarts import COLUMNS, Restarts
     from impala.launching.roles import Roles
-    from impala.monitoring import dashboard, logs, notices
+    from impala.monitoring import dashboard, logs, notices, screens
     from impala.nodes.run import Run
 
     _tell_the_start(config, spec, run, table_mb)
@@ -130,7 +130,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
 
     outcome = supervising.LAUNCH_AGAIN
     with Interrupts() as interrupts:
-        with dashboard.Dashboard(run.path.name, total_frames=config.total_frames) as screen:
+        with screens.Screen(dashboard.Dashboard(run.path.name, total_frames=config.total_frames)) as screen:
             while outcome.status is None:
                 try:
                     launched, on_tick = launch()
@@ -152,6 +152,8 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                 # The time since the newest checkpoint counts, but not where it may be by another host's clock.
                 if saved_at := launched.node(_head(launched, config, 0)).facts.get("saved_at") or supervisor.since:
                     started = time.monotonic() if config.cluster.shared_folder else saved_at
+        if screen.is_stuck:  # standard output takes nothing: neither the end could be told, nor an exit in order
+            os._exit(outcome.status)
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
         _tell(f"{', '.join(left)}: not known to have ended; the process ends without waiting", sys.stderr)

@@ -9,6 +9,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -333,6 +334,28 @@ def test_a_terminal_that_is_closed_costs_neither_checkpoint_nor_status(tmp_path)
     assert process.wait(END_SECONDS) == 0
     state = checkpoints.read_state(tmp_path / "run/checkpoints")
     assert state["frames"] == int(rows(tmp_path / "run")[-1]["frames"]) > 0
+
+
+@pytest.mark.soak
+def test_a_pipe_that_nobody_reads_holds_up_neither_restarts_nor_the_end(tmp_path):
+    """As `impala train catch | less` on which nobody presses a key."""
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-m", "impala", *map(str, CATCH), "--run", tmp_path / "run", *map(str, WATCHED)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=ours)
+    wait_until_it_trains(tmp_path / "run", 5)
+    filler = os.open(f"/proc/self/fd/{ours}", os.O_WRONLY | os.O_NONBLOCK)  # which leaves the run's end as it is
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(filler, b"x")
+    node(process, "actor/0").kill()
+    wait_for(lambda: restarts(tmp_path / "run"), 30, "its actor is started again")
+    learns_on(tmp_path / "run")
+    with within(SECONDS_TO_END, "nobody reads the output, SIGTERM: the run has ended"):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_SECONDS) == 0
+    for descriptor in (theirs, ours, filler):
+        os.close(descriptor)
+    assert checkpoints.read_state(tmp_path / "run" / "checkpoints")["updates"] > 0 and survivors(process) == []
 
 
 def _read_until_closed(terminal):
