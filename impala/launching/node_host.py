@@ -27,6 +27,7 @@ from impala.launching.shared_memory import machine
 
 PREFIX = "impala-node-"
 _LOG_BYTES = 1_000_000  # of one answer; the rest follows
+_HEARING_SECONDS = 1.0  # for what a process said last
 _FILES = "impala's files"  # a fact of a host
 EDITED = ("commit", _FILES)  # facts of a host that change where its checkout is edited
 
@@ -82,6 +83,7 @@ class NodeHost:
         self._process: subprocess.Popen | fork_server.Child | None = None
         self._waiting: _Waiting | None = None  # until the server has imported what the process needs
         self._ended_early: int | None = None  # the exit status of a process that was ended before it existed
+        self._ended_at: float | None = None  # when the process was first seen to have ended
 
     def describe(self, own_words: Sequence[tuple[str, str]], files: Sequence[Path]) -> tuple[str, dict[str, str]]:
         """Returns the name of this host, and `facts` of it."""
@@ -133,7 +135,7 @@ class NodeHost:
         is_here = os.path.isdir(job.current_folder) and os.access(job.current_folder, os.X_OK)
         folder = job.current_folder if is_here else None
         waiting = _Waiting(commands.argv(data, job.task), os.environ | environment, folder, job.prepares)
-        self._waiting, self._process, self._ended_early = waiting, None, None
+        self._waiting, self._process, self._ended_early, self._ended_at = waiting, None, None, None
         imports = local.forkable(job.imports, job.sees_gpu) if job.prepares else ()
         if imports and self._server is None:
             with local.signals_blocked():
@@ -168,7 +170,7 @@ class NodeHost:
             self._failure = error
         if self._failure is not None:
             raise RuntimeError(f"the node could not be started: {self._failure}")
-        exit_status = self._process.poll() if self._process else self._ended_early  # before its last words are read
+        exit_status = self._exit_status()  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
             file.seek(log_at)
             log = file.read(_LOG_BYTES)
@@ -177,6 +179,19 @@ class NodeHost:
             self._process is not None, self._listener.node(self._name), self._listener.has_heard(self._name),
             (self._scratch / "stop").exists(), log, log_at,
         )  # fmt: skip
+
+    def _exit_status(self) -> int | None:
+        """Returns the exit status of a process that has ended, once it is known what it said last, or after a second.
+
+        Another thread hears that, and may get no processor for a moment; who has ended is asked no more.
+        """
+        if self._process is None:
+            return self._ended_early
+        if (status := self._process.poll()) is None:
+            return None
+        self._ended_at = self._ended_at or time.monotonic()
+        has_said = "status" in self._listener.node(self._name).facts
+        return status if has_said or time.monotonic() - self._ended_at > _HEARING_SECONDS else None
 
     def signal(self, *numbers: int) -> None:
         """Sends signals to the process, if it runs; one that is to end, and does not exist yet, is never started."""

@@ -14,6 +14,7 @@ from launchpad.nodes import base
 from impala.launching import processes, roles
 from impala.launching.keeping import Keeper
 
+_NUM_UNANSWERED = 30  # looks, of 5 to 10 s each, before a server that does not answer is taken for dead
 _LOOK_SECONDS, _NUM_LOOKS = 5.0, 6  # a table whose worker stands still for so many looks in a row is dead
 
 
@@ -74,7 +75,7 @@ class TableNode(lp.PyNode):
 
     def _watch(self, server, workers: "Workers", stop, seconds: float) -> bool:
         """Waits for `seconds`, or until it is time to stop; returns whether it is. Ends the node if a table is dead."""
-        client, deadline = server.localhost_client(), time.monotonic() + seconds
+        client, deadline, num_unanswered = server.localhost_client(), time.monotonic() + seconds, 0
         while (left := deadline - time.monotonic()) > 0:
             if stop.wait(min(left, _LOOK_SECONDS)):
                 return True
@@ -82,12 +83,18 @@ class TableNode(lp.PyNode):
                 tables = client.server_info(timeout=int(_LOOK_SECONDS))
             except Exception as error:  # the machine is busy, or the process was stopped meanwhile
                 logging.warning("the table server did not answer its own process: %s", error)
+                num_unanswered += 1
+                if num_unanswered >= _NUM_UNANSWERED:
+                    self._end(stop, f"the table server did not answer its own process {num_unanswered} times in a row")
                 continue
+            num_unanswered = 0
             if name := workers.dead(tables):
-                words = f"nothing goes into or out of the table {name!r} any more (docs/reliability.md)"
-                stop.note(says=[words])
-                processes.finish(processes.EXIT_TRY_AGAIN, words)
+                self._end(stop, f"nothing goes into or out of the table {name!r} any more (docs/reliability.md)")
         return False
+
+    def _end(self, stop, words: str) -> None:
+        stop.note(says=[words])
+        processes.finish(processes.EXIT_TRY_AGAIN, words)
 
     def _keep(self, server, workers: "Workers", stop) -> None:
         """Copies the tables to disk at the keeper's period and at the end; tells the launcher if that fails."""

@@ -67,6 +67,27 @@ def test_what_a_node_wrote_arrives_whole_before_its_end_is_told(tmp_path):
     assert log.endswith("the last one")
 
 
+def test_a_node_has_ended_once_it_is_known_what_it_said_last(tmp_path, monkeypatch):
+    """Who has ended is asked no more: an end without its reason would be taken for a death."""
+    host, began = node_host.NodeHost(), None
+    host.start(*job_of(os.getpid, tmp_path, ROOT))
+    node = host._listener.node
+
+    def late(name):  # the thread that hears gets no processor for a moment
+        return node(name)._replace(facts={"status": 0} if began and time.monotonic() - began > 0.4 else {})
+
+    monkeypatch.setattr(host._listener, "node", late)
+    try:
+        wait_for(lambda: host.status().is_begun and host._process.poll() is not None, 60, "its process has ended")
+        assert host.status().exit_status is None
+        began = time.monotonic()
+        assert answers_until_the_end(host)[-1].node.facts == {"status": 0} and time.monotonic() - began < 0.9
+        host._ended_at, began = time.monotonic() - 2 * node_host._HEARING_SECONDS, None
+        assert host.status().exit_status == 0, "of one that can say nothing any more it is known, too"
+    finally:
+        host.end()
+
+
 def test_a_node_finds_the_users_modules_in_the_launchers_current_folder(tmp_path):
     (tmp_path / "words_of_one.py").write_text("SAID = 'found'")
 

@@ -1,10 +1,12 @@
 """A table whose worker has ended is found, and takes its run no further down than to its newest checkpoint."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +62,33 @@ def test_a_web_proxy_is_not_asked_for_a_table(server, tmp_path):
     for more, status in (({}, 1), (local.node_environment("", tmp_path), 0)):
         done = subprocess.run([sys.executable, "-c", code], env=bare | proxies | more, capture_output=True, check=False)
         assert done.returncode == status, done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("answers, ends", [([False] * 30, True), (([False] * 29 + [True]) * 2, False)])
+def test_a_server_that_does_not_answer_its_own_process_is_taken_for_dead(monkeypatch, answers, ends):
+    """Actors and learner wait for it, each of them alive: nobody else would end it."""
+    left, ended, said = [*answers], [], {}
+
+    class Ended(Exception):
+        pass
+
+    def server_info(timeout):
+        if not left.pop(0):
+            raise RuntimeError("Deadline Exceeded")
+        return {}
+
+    def finish(status, words):
+        ended.append((status, words))
+        raise Ended
+
+    monkeypatch.setattr(table_node.processes, "finish", finish)
+    served = SimpleNamespace(localhost_client=lambda: SimpleNamespace(server_info=server_info))
+    stop = SimpleNamespace(wait=lambda seconds: not left, note=said.update)
+    watching = table_node.TableNode(lambda: [])._watch
+    with pytest.raises(Ended) if ends else contextlib.nullcontext():
+        assert watching(served, table_node.Workers(), stop, float("inf"))
+    assert ended == ([(75, "the table server did not answer its own process 30 times in a row")] if ends else [])
+    assert said == (dict(says=[ended[0][1]]) if ends else {})
 
 
 def test_one_priority_below_zero_ends_a_table_and_is_found(server):
