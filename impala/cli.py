@@ -15,7 +15,6 @@ import textwrap
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
 from impala import config as config_lib
@@ -39,10 +38,24 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help() + (f"\n{_keys_and_defaults(*self.pair)}\n" if is_of_train else "")
 
 
+class _Version(argparse.Action):
+    """Prints the version of the package that is installed; a checkout may run without one."""
+
+    def __call__(self, parser, *_):
+        from importlib import metadata  # 20 ms, which no other command needs
+
+        try:
+            version = metadata.version("impala")
+        except metadata.PackageNotFoundError:
+            version = "of a checkout that is not installed"
+        print(f"impala {version}")
+        parser.exit()
+
+
 def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     """Returns the parser, and the commands' parsers by name."""
     parser = _Parser("impala", epilog="Linux x86_64 and Python 3.10 only.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"impala {metadata.version('impala')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="prints the version and exits")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(command, usage: str = "", epilog: str | None = None) -> _Parser:

@@ -17,10 +17,11 @@ import psutil
 import pytest
 
 from impala import cli
+from impala import config as config_lib
 from impala.lab import cells, compare, report
 from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
-from impala.nodes import own_parts
+from impala.nodes import hangs, own_parts
 from tests.lab.test_grid import LAB, SMALL
 from tests.programs import running
 from tests.test_own_parts import tried_out_here
@@ -93,6 +94,18 @@ def test_a_third_start_runs_nothing(finished):
     before = (folder / "out" / "results.csv").read_bytes()
     assert cli.main(["compare", "--config", str(folder / "grid.yaml"), "--output", str(folder / "out")]) == 0
     assert (folder / "out" / "results.csv").read_bytes() == before
+
+
+def test_a_cell_says_with_every_update_and_step_of_an_evaluation_that_it_goes_on(monkeypatch):
+    """Else one that takes longer than `liveness_seconds` in all would be ended as one that hangs."""
+    called = []
+    monkeypatch.setattr(hangs, "watched", lambda config, doing: contextlib.nullcontext(lambda: bool(called.append(1))))
+    config = config_lib.load(LAB / "catch.yaml", {"total_frames": 1_500})
+    num_updates = cells.run(config, 0)["updates"]
+    assert len(called) == num_updates > 1
+    called.clear()
+    cells.run(config, 0, num_evaluations=2)
+    assert len(called) >= num_updates + 9, "an episode of Catch has nine steps"
 
 
 def test_keys_leave_a_recorded_grid_as_it_is(finished, tmp_path, monkeypatch, capsys):
