@@ -69,6 +69,7 @@ def test_what_a_node_wrote_arrives_whole_before_its_end_is_told(tmp_path):
 
 def test_a_node_has_ended_once_it_is_known_what_it_said_last(tmp_path, monkeypatch):
     """Who has ended is asked no more: an end without its reason would be taken for a death."""
+    monkeypatch.setattr(node_host, "_HEARING_SECONDS", 60.0)
     host, began = node_host.NodeHost(), None
     host.start(*job_of(os.getpid, tmp_path, ROOT))
     node = host._listener.node
@@ -81,7 +82,7 @@ def test_a_node_has_ended_once_it_is_known_what_it_said_last(tmp_path, monkeypat
         wait_for(lambda: host.status().is_begun and host._process.poll() is not None, 60, "its process has ended")
         assert host.status().exit_status is None
         began = time.monotonic()
-        assert answers_until_the_end(host)[-1].node.facts == {"status": 0} and time.monotonic() - began < 0.9
+        assert answers_until_the_end(host)[-1].node.facts == {"status": 0} and time.monotonic() - began < 30
         host._ended_at, began = time.monotonic() - 2 * node_host._HEARING_SECONDS, None
         assert host.status().exit_status == 0, "of one that can say nothing any more it is known, too"
     finally:
@@ -131,17 +132,17 @@ def test_a_node_that_starts_again_has_its_modules_at_once(slow_modules, tmp_path
     try:
         for _ in range(2):
             host.start(*slow_modules)
-            began = time.monotonic()
             first = host.status()
             answers = answers_until_the_end(host, log_at)
             log_at += len(log_of(answers))
-            said.append((*log_of(answers).split(), first.is_begun, time.monotonic() - began < 1.5))
+            said.append((*log_of(answers).split(), first.is_begun))
             assert answers[-1].exit_status == 0
     finally:
         host.end()
-    (by, one, parent, folder, *of_first), (by_again, other, _, _, *of_second) = said
+    (by, one, parent, folder, was_begun), (by_again, other, _, _, was_begun_again) = said
     assert (parent, folder) == (str(os.getpid()), str(tmp_path)) and len({by, one, other}) == 3
-    assert by == by_again and (of_first, of_second) == ([False, False], [True, True])
+    assert by == by_again, "the module, which takes two seconds, was imported once"
+    assert (was_begun, was_begun_again) == (False, True)
     assert not psutil.pid_exists(int(by)), "the server ends with its host"
 
 

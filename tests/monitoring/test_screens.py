@@ -48,7 +48,7 @@ def test_who_tells_waits_for_nothing_and_of_states_that_wait_the_newest_is_shown
             screen.update({"updates": number}, {"a": "b"})
         screen.say("second")
         screen.update({"updates": 7}, {})
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 10
         shown.free.set()
     assert shown.told == ["begin", "first", ({"updates": 4_999}, {"a": "b"}), "second", ({"updates": 7}, {}), "end"]
 
