@@ -324,12 +324,12 @@ def _add_compare(add) -> None:
         compare, "WORD | --config FILE [--output DIR] [--workers N] [--KEY VALUE …]",
         epilog="Most shipped grids are recorded in docs/results: without keys the report is written again and nothing "
         "trained. A key replaces what the grid's file has; lists like '[vtrace, none]': schemes, lags, "
-        "replay_fractions, replay_sizes, learning_rates, entropy_costs; numbers: num_seeds, num_sweep_seeds, num_best, "
-        "num_evaluations, total_frames. Its tasks are chosen in a copy of the file.",
+        "replay_fractions, replay_sizes, learning_rates, entropy_costs, policy_epsilons; numbers: num_seeds, "
+        "num_sweep_seeds, num_best, num_evaluations, total_frames. Its tasks are chosen in a copy of the file.",
     )  # fmt: skip
     one.add_argument("--list", action="store_true", help="lists the shipped grids, each a WORD, and exits")
     one.add_argument("--config", metavar="FILE", help="a grid of your own, instead of a shipped one's WORD")
-    of_output = "runs/compare/ and the file's name if not given, or docs/results/, where the grid is recorded"
+    of_output = "runs/compare/ and the file's name if not given, or docs/results/, where all of the grid is recorded"
     one.add_argument("--output", metavar="DIR", type=Path, help=of_output)
     one.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as cores if not given")
 

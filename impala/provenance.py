@@ -33,6 +33,17 @@ def commit_and_edits() -> str:
     return f"{named}-{hashlib.sha256(edits.encode()).hexdigest()[:8]}" if named.endswith("-dirty") else named
 
 
+def code() -> str:
+    """Returns what changes with every change of package or configurations, and with no other commit or edit."""
+    if (named := commit_and_edits()) == "unknown":
+        return named
+    try:
+        trees = _git("rev-parse", *(f"HEAD:./{folder}" for folder in _COMPARED)).split()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return "-".join([*(tree[:12] for tree in trees), *named.split("-")[1:]])
+
+
 def _changed() -> str:
     return _git("status", "--porcelain", "--", *_COMPARED)
 

@@ -51,6 +51,22 @@ def test_edits_count_in_files_that_git_does_not_know_yet_too(clone):
     assert seen[3] == seen[5] and len({*seen}) == 5 and all(name.startswith(f"{clean}-dirty-") for name in seen[1:])
 
 
+def test_code_changes_with_package_and_configurations_only(clone):
+    module, folder = clone
+    assert module.code() == "unknown", "a folder is missing"
+    (folder / "configs").mkdir()
+    seen = []
+    for path in ("configs/a.yaml", "notes.txt", "impala/mine.py"):
+        (folder / path).write_text(path)
+        seen.append(module.code())
+        git(folder, "add", path)
+        git(folder, "commit", "-m", path)
+        seen.append(module.code())
+    edited, with_a, with_edited_notes, with_notes, with_edited_module, with_module = seen
+    assert edited == "unknown" and with_a == with_edited_notes == with_notes
+    assert len({with_a, with_edited_module, with_module}) == 3 and "dirty" in with_edited_module
+
+
 def test_installed_in_a_clone_of_something_else_its_commit_is_unknown(clone):
     installed = copy_in(clone[1] / ".venv" / "site-packages")
     assert installed.commit() == installed.commit_and_edits() == "unknown"

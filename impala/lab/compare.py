@@ -11,7 +11,6 @@ import fcntl
 import importlib.util
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import time
@@ -51,7 +50,7 @@ class Results:
     def __init__(self, path: Path, grid: Grid):
         self._path, self._grid = path, grid
         self._refuse_others()
-        self.rows = self._read()
+        self.rows = self._read(path)
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
             try:
@@ -66,6 +65,22 @@ class Results:
                 self._check(cell, row)
                 self.returns[cell] = value
         self._is_begun = False
+
+    def take(self, path: Path) -> None:
+        """Adds the grid's rows of another such file, but for cells that are here, or that the grid trains otherwise.
+
+        Raises:
+          ConfigError: a row there is damaged, or none can be written here.
+        """
+        found = [(cell_of(row), row) for row in self._read(path)]
+        for cell, row in found:
+            if self._grid.has(cell) and cell not in self.returns and row["digest"] == self._grid.digest(cell):
+                self.rows.append(row)
+                self.returns[cell] = self._grid.score(cell, row)
+        try:
+            self._begin()
+        except OSError as error:
+            raise config_lib.ConfigError([f"{self._path}: {error.strerror}; expected room for it"]) from None
 
     def _begin(self) -> None:
         """Writes the rows again, under today's columns and without a last line that was cut short."""
@@ -86,18 +101,18 @@ class Results:
         except OSError as error:
             line = f"--output {self._path.parent}: {error.strerror}; expected a folder that can be made and written"
             raise config_lib.ConfigError([line]) from None
-        needed = {*Cell._fields, "return"} - {"replay_size"}  # which older files lack
+        needed = {*COLUMNS[: COLUMNS.index("wall_seconds") + 1], *COLUMNS[COLUMNS.index("curve") :]} - {"replay_size"}
         if header and not {name.encode() for name in needed} <= set(header.strip().split(b",")):
             raise config_lib.ConfigError([
                 f"{self._path}: its first line is not that of a comparison's results; expected another --output"
             ])  # fmt: skip
 
-    def _read(self) -> list[dict[str, str]]:
+    def _read(self, path: Path) -> list[dict[str, str]]:
         """Returns the rows; refuses a file with lines that are none, which would be lost when it is written again."""
-        rows = read_csv(self._path)
-        if count := num_damaged(self._path) + sum(not row.get("digest") for row in rows):
+        rows = read_csv(path)
+        if count := num_damaged(path) + sum(not row.get("digest") for row in rows):
             raise config_lib.ConfigError([
-                f"{self._path}: {count} of its lines cannot be read as rows; expected them mended, or removed: "
+                f"{path}: {count} of its lines cannot be read as rows; expected them mended, or removed: "
                 "their cells are run again then"
             ])  # fmt: skip
         return rows
@@ -105,8 +120,8 @@ class Results:
     def _check(self, cell: Cell, row: dict[str, str]) -> None:
         if row["digest"] != self._grid.digest(cell):
             raise config_lib.ConfigError([
-                f"{self._path}: {cell} was trained with other settings than {self._grid.path} has "
-                "now (frames, a task's file, a variant); expected the same, or another --output"
+                f"{self._path}: {cell} was trained with other settings than this command gives it (frames, a task's "
+                "file, a variant); expected the same, or another --output"
             ])  # fmt: skip
 
     def add(self, cell: Cell, result: dict[str, Any], origin: Mapping[str, str]) -> None:
@@ -131,9 +146,9 @@ class Results:
 
 def _code(grid: Grid) -> str:
     """Returns what tells the code that cells are trained by from what it becomes when somebody edits it."""
-    commit = provenance.commit_and_edits()
+    code = provenance.code()
     hashes = [f"{word} {found}" for word, found in grid.own_hashes().items()]
-    return " ".join([commit, *hashes]) if commit != "unknown" else commit
+    return " ".join([code, *hashes]) if code != "unknown" else code
 
 
 def _provenance() -> dict[str, str]:
@@ -237,30 +252,31 @@ def main(
     """The command `impala compare`: the grid in `path` with `overrides` into `folder`."""
     if importlib.util.find_spec("scipy") is None:
         raise config_lib.ConfigError(["impala compare: needs the package scipy; pip install 'impala[lab]'"])
-    grid = Grid(path, overrides)
-    folder = folder or _default_folder(grid.path.stem, is_recorded_as_it_is=not overrides)
+    grid, num_workers = Grid(path, overrides), num_workers or len(os.sched_getaffinity(0))
+    recorded = _recorded(grid) if folder is None else None
+    if recorded and not overrides:
+        with _alone_in(recorded):
+            results = Results(recorded / "results.csv", grid)
+            if not _pick(grid, results, set(), 1):  # what is recorded is never added to
+                return _compare(grid, results, recorded, num_workers, command)
+    folder = folder or Path("runs/compare") / grid.path.stem
     with _alone_in(folder):
-        return _compare(grid, folder, num_workers or len(os.sched_getaffinity(0)), command)
+        results = Results(folder / "results.csv", grid)
+        if recorded:
+            results.take(recorded / "results.csv")
+        return _compare(grid, results, folder, num_workers, command)
 
 
-def _default_folder(name: str, is_recorded_as_it_is: bool) -> Path:
-    """Returns where the results of a grid go: to those recorded in docs/results, if they are of the very grid.
-
-    Else to a folder of their own, which begins with the recorded cells.
-    """
-    recorded, folder = Path("docs/results") / name, Path("runs/compare") / name
-    if not (recorded / "results.csv").is_file():
-        return folder
-    if is_recorded_as_it_is:
-        return recorded
-    if not (folder / "results.csv").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(recorded / "results.csv", folder)
-    return folder
+def _recorded(grid: Grid) -> Path | None:
+    """Returns the folder of a shipped grid's recorded results, in a checkout that is the current folder."""
+    name = grid.path.stem
+    is_shipped = grid.path.resolve() == Path("configs/lab", f"{name}.yaml").resolve()
+    folder = Path("docs/results") / name
+    return folder if is_shipped and (folder / "results.csv").is_file() else None
 
 
-def _compare(grid: Grid, folder: Path, num_workers: int, command: str) -> int:
-    results = Results(folder / "results.csv", grid)
+def _compare(grid: Grid, results: Results, folder: Path, num_workers: int, command: str) -> int:
+    """Trains what is left of a grid, and writes its report; returns the exit status."""
     if not _pick(grid, results, set(), 1):
         print(f"all {len(results.returns)} cells in {folder} were trained before; only the report is written again")
     else:

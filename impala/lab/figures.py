@@ -1,6 +1,8 @@
 """The figures of a grid: learning curves, means over tasks, robustness, return over lag, and over lag × replay."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +21,33 @@ def _axes(num_rows: int, num_columns: int):
     return figure, figure.subplots(num_rows, num_columns, squeeze=False)
 
 
-def _panels(scores: Scores, x_label: str, draw):
-    """Draws a panel for each condition (row) and task (column): calls `draw(axis, block)` for every scheme."""
+def _colors(schemes: Sequence[str]) -> dict[str, Any]:
+    """Returns the colour of each scheme, the same in every panel whichever of them are done."""
     import matplotlib
 
+    colors = matplotlib.colormaps["tab20" if len(schemes) > _MOST_IN_PANEL else "tab10"].colors
+    return dict(zip(schemes, itertools.cycle(colors)))
+
+
+def _legend(figure, axis, schemes: Sequence[str]) -> None:
+    """Names all schemes: within `axis` if they are few, else beside the panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=color, label=scheme) for scheme, color in _colors(schemes).items()]
+    if len(schemes) > _MOST_IN_PANEL:
+        figure.legend(handles=lines, loc="outside right upper", fontsize=7)
+    else:
+        axis.legend(handles=lines, fontsize=7)
+
+
+def _panels(scores: Scores, tasks: Sequence[str], x_label: str, draw):
+    """Draws a panel for each condition (row) and task (column): calls `draw(axis, block, color)` for every scheme."""
     grid, conditions = scores.grid.config, scores.grid.conditions()
-    figure, axes = _axes(len(conditions), len(grid.tasks))
+    figure, axes = _axes(len(conditions), len(tasks))
     for row, condition in zip(axes, conditions):
-        for axis, task in zip(row, grid.tasks):
-            if len(grid.schemes) > _MOST_IN_PANEL:
-                axis.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
-            for scheme in grid.schemes:
-                draw(axis, Block(task, scheme, *condition))
+        for axis, task in zip(row, tasks):
+            for scheme, color in _colors(grid.schemes).items():
+                draw(axis, Block(task, scheme, *condition), color)
             if not axis.has_data():
                 axis.text(0.5, 0.5, "not done", ha="center", transform=axis.transAxes)
             axis.set_title(f"{task}\n{condition}", fontsize=9)
@@ -38,17 +55,14 @@ def _panels(scores: Scores, x_label: str, draw):
         row[0].set_ylabel("return")
     for axis in axes[-1]:
         axis.set_xlabel(x_label)
-    if len(grid.schemes) > _MOST_IN_PANEL:
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    elif axes[0, 0].has_data():
-        axes[0, 0].legend(fontsize=7)
+    _legend(figure, axes[0, 0], grid.schemes)
     return figure
 
 
 def curves(scores: Scores):
     """Draws learning curves: mean and 95 % interval over seeds, as in the table; dashed while seeds are missing."""
 
-    def draw(axis, block):
+    def draw(axis, block, color):
         curve = scores.curves(block)
         if np.isnan(curve).all():  # also if there is none: no run has ended yet, or no episode in any
             return
@@ -57,11 +71,12 @@ def curves(scores: Scores):
         frames, curve = frames[seen], curve[:, seen]
         middle, half = np.array([interval(column[~np.isnan(column)]) for column in curve.T]).T
         style = "-" if len(curve) == scores.grid.num_seeds(block.task) else "--"
-        (line,) = axis.plot(frames / 1e3, middle, style, label=block.scheme)
-        axis.fill_between(frames / 1e3, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
+        axis.plot(frames / 1e3, middle, style, color=color)
+        axis.fill_between(frames / 1e3, middle - half, middle + half, color=color, alpha=0.15, lw=0)
 
-    explores = any(map(scores.grid.config.is_q_based, scores.grid.config.schemes))
-    return _panels(scores, f"thousand frames{'; Q-based schemes explore' if explores else ''}", draw)
+    grid = scores.grid.config
+    explores = any(map(grid.is_q_based, grid.schemes))
+    return _panels(scores, list(grid.tasks), f"thousand frames{'; Q-based schemes explore' if explores else ''}", draw)
 
 
 def means(scores: Scores):
@@ -90,11 +105,12 @@ def means(scores: Scores):
 def robustness(scores: Scores):
     """Draws the returns of the whole sweep, best setting first: how robust a scheme is (the paper's figure E.2)."""
 
-    def draw(axis, block):
+    def draw(axis, block, color):
         if len(returns := scores.sweep(block)) == scores.grid.config.num_settings:
-            axis.plot(np.arange(1, len(returns) + 1), returns, marker=".", label=block.scheme)
+            axis.plot(np.arange(1, len(returns) + 1), returns, marker=".", color=color)
 
-    return _panels(scores, "rank of the setting", draw)
+    swept = [name for name, task in scores.grid.config.tasks.items() if task.sweep]
+    return _panels(scores, swept, "rank of the setting", draw)
 
 
 def replays(grid: Grid) -> list[list[Condition]]:
@@ -108,10 +124,11 @@ def lag(scores: Scores):
     figure, axes = _axes(len(of_replays), len(grid.tasks))
     for row, conditions in zip(axes, of_replays):
         for axis, task in zip(row, grid.tasks):
-            for shift, scheme in zip(np.linspace(-0.1, 0.1, len(grid.schemes)), grid.schemes):
+            for shift, (scheme, color) in zip(np.linspace(-0.1, 0.1, len(grid.schemes)), _colors(grid.schemes).items()):
                 returns = [scores.finals(Block(task, scheme, *condition)) for condition in conditions]
                 middle, half = np.array([interval(r) for r in returns]).T
-                axis.errorbar(np.arange(len(grid.lags)) + shift, middle, half, marker="o", capsize=2, label=scheme)
+                places, form = np.arange(len(grid.lags)) + shift, dict(marker="o", capsize=2, color=color)
+                axis.errorbar(places, middle, half, **form, label=scheme)
             axis.set_xticks(range(len(grid.lags)), grid.lags)
             axis.set_title(f"{task}\n{conditions[0].replay}", fontsize=9)
             axis.grid(alpha=0.3)

@@ -96,6 +96,8 @@ class GridConfig(pydantic.BaseModel):
                     f"policy_epsilons: {len(self.policy_epsilons)} of them; expected as many as entropy_costs, "
                     f"{len(self.entropy_costs)}, so that every scheme has as many settings"
                 )
+        elif given := [name for name in ("q_agent", "policy_epsilons") if name in self.model_fields_set]:
+            raise ValueError(f"{given[0]}: no scheme is Q-based; expected one, or nothing here")
         if self.replay_sizes and not any(self.replay_fractions):
             raise ValueError(f"replay_sizes={self.replay_sizes}: nothing is replayed; expected a replay fraction")
         if self.num_settings > 1 and not any(task.sweep for task in self.tasks.values()):
@@ -188,11 +190,13 @@ class Grid:
     def __init__(self, path: str | Path, overrides: Mapping[str, Any] = {}):
         self.path, overrides = Path(str(path)), dict(overrides)
         total_frames = overrides.pop("total_frames", None)
-        content = config_lib.read_yaml(self.path) | overrides
+        content = config_lib.read_yaml(self.path)
         if "environment" in content and "schemes" not in content:
             line = f"{self.path}: is a configuration, not a grid; expected one with schemes and tasks, or impala train"
             raise ConfigError([line])
         self.config = _validated(content)
+        if overrides:
+            self.config = _validated(_selected(self.config, content, overrides))
         rates, grid = self.config.learning_rates, self.config
         self._settings = {
             scheme: list(itertools.product(rates, self._second_values(scheme))) for scheme in grid.schemes
@@ -393,6 +397,18 @@ class Grid:
         for block in self.blocks():
             yield from self.sweep(block)
             yield from self.finals(block, returns)
+
+
+def _selected(config: GridConfig, content: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a grid's content with `keys` in it, without what belongs to schemes or replay that they leave out."""
+    content, unused = {**content, **keys}, set()
+    if isinstance(schemes := keys.get("schemes"), list):
+        content["variants"] = {name: loss for name, loss in content.get("variants", {}).items() if name in schemes}
+        if not any(config.is_q_based(str(scheme)) for scheme in schemes):
+            unused |= {"q_agent", "policy_epsilons"}
+    if isinstance(fractions := keys.get("replay_fractions"), list) and not any(fractions):
+        unused.add("replay_sizes")
+    return {name: value for name, value in content.items() if name not in unused or name in keys}
 
 
 def _hash_of(word: str) -> str:

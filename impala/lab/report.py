@@ -17,7 +17,8 @@ def table(scores: Scores) -> str:
     settings = f"the {scores.grid.num_best} best settings" if scores.grid.num_best > 1 else "one setting"
     numbers = sorted({scores.grid.num_seeds(task) for task in grid.tasks})
     lines = [
-        f"Mean return of {settings}, ± half the 95 % interval over {' or '.join(map(str, numbers))} seeds. "
+        f"Mean return of {settings}, ± half the 95 % interval over {' or '.join(map(str, numbers))} "
+        f"seed{_s(numbers[-1])}. "
         "A run that diverged counts as the task's 0, or less if it was worse. Over tasks, returns are scaled to each "
         "task's 0 and 1, and numbers have two 95 % intervals: over seeds [ ], and over seeds and tasks ( ). Those of "
         "medians and probabilities are bootstraps, which cover less with so few seeds; one of no width is left out."
@@ -59,26 +60,35 @@ def _ages(scores: Scores, condition: Condition) -> list[str]:
 
 
 def _comparisons(scores: Scores, condition: Condition) -> list[str]:
-    """Returns how the first scheme (V-trace if present) compares with every other one that is not the same runs."""
+    """Returns how the first scheme (V-trace if present) compares with every other one; of the same runs with one."""
     columns = {scheme: scores.by_task(scheme, condition) for scheme in scores.grid.config.schemes}
     complete = {scheme: column for scheme, column in columns.items() if column}
     first = "vtrace" if "vtrace" in complete else next(iter(complete), None)
     if len(complete) < 2:
         return []
-    areas = {name: scores.by_task(name, condition, scores.areas) for name in complete}
-    same = [
-        name for name, other in complete.items()
-        if all(map(_are_same, complete[first] + areas[first], other + areas[name]))
-    ]  # fmt: skip
-    pairs = {name: (complete[first], other) for name, other in complete.items() if name not in same}
-    adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
-    lines = ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]
-    for (scheme, pair), p in zip(pairs.items(), adjusted):
-        less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
-        lines.append(f"| `{scheme}` | {_text(less)}{' †' if p < 0.05 else ''} | {_text(wins)} |")
-    words = f"†: not 0 over seeds, at 5 % for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
-    alike = [f"`{name}`" for name in same if name != first]
-    return [*lines, "", words + (f" The same runs as `{first}`: {', '.join(alike)}." if alike else "")]
+    runs = {name: of_ends + scores.by_task(name, condition, scores.areas) for name, of_ends in complete.items()}
+    alike: dict[str, list[str]] = {}  # the schemes whose runs are the same, by the one that stands for them
+    for name in dict.fromkeys([first, *complete]):
+        other = next((other for other in alike if all(map(_are_same, runs[name], runs[other]))), name)
+        alike.setdefault(other, []).append(f"`{name}`")
+    pairs = {name: (complete[first], complete[name]) for name in alike if name != first}
+    lines, words = [], []
+    if pairs:
+        adjusted = scores_lib.holm([scores_lib.p_value(*pair) for pair in pairs.values()])
+        lines += ["", *_head([f"`{first}` less this, scaled", f"P(a seed of `{first}` beats one of this)"])]
+        for (scheme, pair), p in zip(pairs.items(), adjusted):
+            less, wins = scores_lib.difference(*pair), scores_lib.improvement(*pair)
+            lines.append(f"| `{scheme}` | {_text(less)}{' †' if p < 0.05 else ''} | {_text(wins)} |")
+        several = f" for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
+        words.append("†: not 0 over seeds, at 5 %" + (several if len(pairs) > 1 else " (Welch's test)."))
+    if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        words.append(f"The same runs, and so compared once: {'; '.join(same)}.")
+    return [*lines, "", " ".join(words)]
+
+
+def _s(number: int) -> str:
+    """Returns the ending of a plural."""
+    return "s" * (number != 1)
 
 
 def _are_same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -139,7 +149,7 @@ def _mean(scores: Scores, block: Block, value: Callable[[Block], np.ndarray]) ->
     text = f"{mean:.3g} ± {half:.2g}" if len(returns) > 1 else f"{mean:.3g}"
     num_seeds = scores.grid.num_seeds(block.task)
     missing = f" ({len(returns)} of {num_seeds} seeds)" if len(returns) < num_seeds else ""
-    return text + missing + (f", {num_diverged} runs diverged" if num_diverged else "")
+    return text + missing + (f", {num_diverged} run{_s(num_diverged)} diverged" if num_diverged else "")
 
 
 def _spread(returns: np.ndarray, num_settings: int) -> str:

@@ -77,9 +77,10 @@ class Scores:
     def areas(self, block: Block) -> np.ndarray:
         """Returns the mean of every such curve: how good a seed was on average, from the first frame to the last.
 
-        Where no episode ended, what was known before holds.
+        Where no episode ended, what was known before holds; before the first, and if none ended at all, the task's 0.
         """
-        return np.array([_mean_of_finite(_carried(curve)) for curve in self.curves(block)])
+        zero = self.grid.config.tasks[block.task].scale[0]
+        return np.array([_carried(curve, zero).mean() for curve in self.curves(block)])
 
     def _by_seed(self, block: Block, value) -> Iterator[list]:
         """Yields `value(cell)` of all settings of a seed, for every seed whose runs are all done."""
@@ -248,10 +249,10 @@ def interval(returns: np.ndarray) -> tuple[float, float]:
     return float(np.mean(returns)), float(half)
 
 
-def _carried(curve: np.ndarray) -> np.ndarray:
-    """Returns a curve whose NaNs are the last number before them; those at the beginning stay."""
+def _carried(curve: np.ndarray, first: float) -> np.ndarray:
+    """Returns a curve whose NaNs are the last number before them, those at the beginning `first`."""
     known = np.maximum.accumulate(np.where(np.isnan(curve), -1, np.arange(len(curve))))
-    return np.where(known < 0, np.nan, curve[known])
+    return np.where(known < 0, first, curve[known])
 
 
 def _mean_of_finite(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -18,7 +18,7 @@ import pytest
 
 from impala import cli
 from impala import config as config_lib
-from impala.lab import cells, compare, report
+from impala.lab import cells, compare, figures, report
 from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
 from impala.nodes import hangs, own_parts
@@ -75,7 +75,7 @@ def test_finishes_without_losing_a_cell(finished):
 def test_writes_a_table_and_figures(finished):
     folder, _, result = finished
     table = (folder / "out" / "table.md").read_text()
-    assert "| `vtrace` |" in table and "No replay, lag 1" in table and "| `vtrace` less this, scaled |" in table
+    assert "| `vtrace` |" in table and "No replay, lag 1" in table and "The whole sweep" in table
     for name in ("curves.png", "means.png", "robustness.png"):
         assert (folder / "out" / name).read_bytes()[:4] == b"\x89PNG" and str(folder / "out" / name) in result.stdout
 
@@ -108,16 +108,24 @@ def test_a_cell_says_with_every_update_and_step_of_an_evaluation_that_it_goes_on
     assert len(called) >= num_updates + 9, "an episode of Catch has nine steps"
 
 
-def test_keys_leave_a_recorded_grid_as_it_is(finished, tmp_path, monkeypatch, capsys):
-    """They select a part of it, or more, in a folder that begins with what is recorded."""
+@pytest.fixture
+def checkout(finished, tmp_path, monkeypatch):
+    """The current folder: a checkout whose grid is recorded. Returns the folder of what is recorded."""
     folder, _, _ = finished
-    recorded = tmp_path / "docs/results/grid"
-    shutil.copytree(folder / "out", recorded)
+    (tmp_path / "configs").mkdir()
+    shutil.copytree(folder, tmp_path / "configs/lab", ignore=shutil.ignore_patterns("out"))
+    shutil.copytree(folder / "out", tmp_path / "docs/results/grid")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "docs/results/grid"
+
+
+def test_keys_leave_a_recorded_grid_as_it_is(checkout, tmp_path, capsys):
+    """They select a part of it, or more, in a folder that begins with what is recorded."""
+    recorded = checkout
     with (recorded / "results.csv").open("a") as file:
         file.write("final,catch,vtr")  # to be written again it would be opened for writing
     before = {file: file.read_bytes() for file in recorded.iterdir() if file.suffix == ".csv" or file.name == "command.txt"}
-    monkeypatch.chdir(tmp_path)
-    command = ["compare", "--config", str(folder / "grid.yaml")]
+    command = ["compare", "--config", "configs/lab/grid.yaml"]
     assert cli.main([*command, "--schemes", "[vtrace]", "--workers", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"all {NUM_CELLS // 2} cells in runs/compare/grid were trained before; only the report is written again"
@@ -127,6 +135,36 @@ def test_keys_leave_a_recorded_grid_as_it_is(finished, tmp_path, monkeypatch, ca
     assert capsys.readouterr().out.splitlines()[0].startswith("2 of 10 cells to train, into runs/compare/grid;")
     assert len(rows(tmp_path / "runs/compare/grid")) == NUM_CELLS + 2 and (recorded / "table.md").read_bytes() == table
     assert cli.main(command) == 0 and before == {file: file.read_bytes() for file in before}
+    assert cli.main([*command, "--output", "runs/short", "--total-frames", "3000", "--schemes", "[none]", "--workers", "1"]) == 0
+    assert {row["frames"] for row in rows(tmp_path / "runs/short")} != {row["frames"] for row in rows(recorded)}
+
+
+def test_what_is_trained_otherwise_now_is_not_taken_from_what_is_recorded(checkout, tmp_path):
+    grid = Grid("configs/lab/grid.yaml", {"total_frames": 3_000})
+    results = compare.Results(tmp_path / "results.csv", grid)
+    results.take(checkout / "results.csv")
+    assert not results.rows
+    results = compare.Results(tmp_path / "results.csv", Grid("configs/lab/grid.yaml", {"schemes": ["none"]}))
+    results.take(checkout / "results.csv")
+    assert len(results.rows) == len(rows(tmp_path)) == NUM_CELLS // 2
+
+
+def test_a_record_that_is_not_complete_is_gone_on_with_elsewhere(checkout, tmp_path, capsys):
+    lines = (checkout / "results.csv").read_text().splitlines(keepends=True)
+    (checkout / "results.csv").write_text("".join(lines[:-1]))
+    before = {file: file.read_bytes() for file in checkout.iterdir()}
+    assert cli.main(["compare", "--config", "configs/lab/grid.yaml", "--workers", "1"]) == 0
+    assert f"1 of {NUM_CELLS} cells to train, into runs/compare/grid;" in capsys.readouterr().out
+    assert before == {file: file.read_bytes() for file in checkout.iterdir()}
+    assert len(rows(tmp_path / "runs/compare/grid")) == NUM_CELLS
+
+
+def test_a_grid_of_ones_own_of_a_recorded_ones_name_is_another(checkout, tmp_path, capsys):
+    shutil.copytree("configs/lab", "mine")
+    before = {file: file.read_bytes() for file in checkout.iterdir()}
+    assert cli.main(["compare", "--config", "mine/grid.yaml", "--schemes", "[none]", "--total-frames", "3000", "--workers", "1"]) == 0
+    assert before == {file: file.read_bytes() for file in checkout.iterdir()}
+    assert len(rows(tmp_path / "runs/compare/grid")) == NUM_CELLS // 2
 
 
 @pytest.mark.soak
@@ -203,6 +241,17 @@ def test_results_from_before_sizes_of_the_replay_count(finished, tmp_path):
         writer.writeheader()
         writer.writerows(rows(folder / "out"))
     assert compare.Results(path, grid).returns == compare.Results(folder / "out" / "results.csv", grid).returns
+
+
+@pytest.mark.parametrize("lacking", ["status", "curve", "skipped_updates", "wall_seconds", "machine", "return"])
+def test_a_file_without_a_column_that_is_needed_is_refused(finished, tmp_path, capsys, lacking):
+    folder, _, _ = finished
+    with (tmp_path / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in compare.COLUMNS if name != lacking], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows(folder / "out"))
+    (line,) = running.refused(capsys, "compare", "--config", folder / "grid.yaml", "--output", tmp_path)
+    assert "its first line is not that of a comparison's results" in line
 
 
 def test_a_damaged_row_is_named(finished, tmp_path, capsys):
@@ -430,28 +479,57 @@ def test_the_table_says_these_numbers(by_hand):
     table = report.table(scores_lib.Scores(grid, table_rows))
     half = 12.706205 * 2**0.5 / 2**0.5  # t of one degree of freedom; standard deviation of (3, 1) is √2
     # (0.2 + 0.625) / 2, ± t of one degree of freedom times √0.01 / 2
-    assert f"| `none` | 2 ± {half:.2g}, 1 runs diverged | 0.25 ± 0 | 0.412 [-0.223, 1.048]" in table
+    assert f"| `none` | 2 ± {half:.2g}, 1 run diverged | 0.25 ± 0 | 0.412 [-0.223, 1.048]" in table
     assert "Updates that were not finite, and so skipped: 3 of `none`." in table
     assert "| `vtrace` | 9 ± 13 | 0.5 ± 0 |" in table
     # (0.7 + 0.125) / 2, ± t of two degrees of freedom, 4.302653, times √0.02 / 2; p is 0.028
     assert "| `none` | 0.412 [0.108, 0.717] † | 1.000 |" in table  # of two tasks no interval over tasks
-    assert "| `none` | 2.35 ± 8.3, 1 runs diverged | 0.25 ± 0 |" in table  # areas: 3 and 1.7
+    assert "| `none` | 2.35 ± 8.3, 1 run diverged | 0.25 ± 0 |" in table  # areas: 3 and 1.7
     assert "Chosen, learning rate / entropy cost; 5 and 0 of 8 at an edge of the sweep (*)." in table
     assert "| `none` | 0.003 / 0.01, 0.01* / 0.01 | 0.003 / 0.01, 0.001* / 0.01 |" in table
     assert "| `none` | 4 (1 to 5) | 0 (-1 to 0.2) |" in table and "| `vtrace` | 8 (2 to 9) | 0.5 (0 to 1) |" in table
 
 
-def test_a_scheme_with_the_first_ones_runs_is_not_compared(by_hand):
-    """As CLEAR without replay, which is V-trace: it would only make the other comparisons stricter."""
+def test_schemes_with_the_same_runs_are_compared_once(by_hand, tmp_path):
+    """As CLEAR without replay, which is V-trace: twice they would only make the other comparisons stricter."""
+    import yaml
+
     grid, table_rows = by_hand
     rows = [row for row in table_rows if row["scheme"] == "vtrace"]
     table = report.table(scores_lib.Scores(grid, rows + [row | {"scheme": "none"} for row in rows]))
-    assert "for 0 comparisons together (Welch's test, Holm's correction). The same runs as `vtrace`: `none`." in table
+    assert "The same runs, and so compared once: `vtrace` and `none`." in table and "†" not in table
     nothing = {"return": "nan", "curve": " ".join(25 * ["nan"])}
     without_episodes = [row | nothing if row["phase"] == "final" else row for row in rows]
-    assert "for 0 comparisons together" in report.table(
+    assert "compared once: `vtrace` and `none`." in report.table(
         scores_lib.Scores(grid, without_episodes + [row | {"scheme": "none"} for row in without_episodes])
     )
+    content = yaml.safe_load((tmp_path / "grid.yaml").read_text())
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content | {"schemes": ["none", "epsilon_max", "vtrace"]}))
+    twins = [row | {"scheme": "epsilon_max"} for row in table_rows if row["scheme"] == "none"]
+    table = report.table(scores_lib.Scores(Grid(tmp_path / "grid.yaml"), table_rows + twins))
+    assert "†: not 0 over seeds, at 5 % (Welch's test). The same runs, and so compared once: `none` and `epsilon_max`." in table
+
+
+def test_every_panel_has_a_schemes_colour_whichever_are_done(by_hand):
+    grid, table_rows = by_hand
+    left_out = [row for row in table_rows if (row["task"], row["scheme"]) != ("cartpole", "none")]
+    figure = figures.curves(scores_lib.Scores(grid, left_out))
+    cartpole, catch = figure.axes
+    (vtrace,), (none, also_vtrace) = ([line.get_color() for line in axis.lines] for axis in (cartpole, catch))
+    assert vtrace == also_vtrace != none
+    named = {text.get_text(): line.get_color() for text, line in zip(cartpole.get_legend().texts, cartpole.get_legend().get_lines())}
+    assert named == {"none": none, "vtrace": vtrace}
+
+
+def test_tasks_that_others_choose_for_have_no_panel_of_a_sweep(by_hand, tmp_path):
+    import yaml
+
+    _, table_rows = by_hand
+    content = yaml.safe_load((tmp_path / "grid.yaml").read_text())
+    content["tasks"]["catch"]["sweep"] = False
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content))
+    (axis,) = figures.robustness(scores_lib.Scores(Grid(tmp_path / "grid.yaml"), table_rows)).axes
+    assert axis.get_title().startswith("cartpole")
 
 
 def test_figures_of_conditions_that_are_gone_go_too(by_hand, tmp_path):
@@ -544,7 +622,17 @@ def test_comparisons_are_welchs_and_holms():
 
 def test_areas_carry_what_was_known_over_gaps():
     curve = np.array([np.nan, 1.0, np.nan, np.nan, 4.0, np.nan])
-    np.testing.assert_array_equal(scores_lib._carried(curve), [np.nan, 1, 1, 1, 4, 4])
+    np.testing.assert_array_equal(scores_lib._carried(curve, -2.0), [-2, 1, 1, 1, 4, 4])
+
+
+def test_a_run_without_an_episode_counts_as_the_tasks_zero_at_its_end_and_on_the_way(by_hand):
+    grid, table_rows = by_hand
+    nothing = {"return": "nan", "curve": " ".join(25 * ["nan"])}
+    is_meant = [row["task"] == "catch" and row["scheme"] == "none" and row["phase"] == FINAL for row in table_rows]
+    scores = scores_lib.Scores(grid, [row | nothing if meant else row for row, meant in zip(table_rows, is_meant)])
+    block = Block("catch", "none", 0.0, 1)
+    assert scores.finals(block).tolist() == scores.areas(block).tolist() == [-1.0, -1.0]
+    assert "nan" not in report.table(scores)
 
 
 def test_difference_and_probability_of_improvement():

@@ -223,6 +223,8 @@ NAN = float("nan")
     (dict(replay_sizes=[7, 7]), "replay_sizes: 7 is named twice"),
     (Q_BASED | dict(q_agent={"policy_epsilon": 0.3}), "q_agent: policy_epsilon is what policy_epsilons sets"),
     (dict(replay_sizes=[0]), "replay_sizes.0: got 0; input should be greater than or equal to 1"),
+    (dict(q_agent={"target_period": 7}), "q_agent: no scheme is Q-based; expected one, or nothing here"),
+    (dict(policy_epsilons=[0.1]), "policy_epsilons: no scheme is Q-based"),
     (dict(replay_sizes=[7], replay_fractions=[0.0]), "replay_sizes=[7]: nothing is replayed; expected a replay fraction"),
     (Q_BASED | dict(policy_epsilons=[0.1, 0.1]), "policy_epsilons: 0.1 is named twice"),
     (dict(tasks={"catch": {"scale": [-1.0, 1.0], "sweep": False}}), "tasks: none is swept; expected one to choose among"),
@@ -300,3 +302,19 @@ def test_the_shipped_grids_are_valid_and_have_the_promised_size():
     assert Grid(LAB / "corrections.yaml").num_cells == 5 * 4 * 2 * (9 + 15)
     assert Grid(LAB / "lag.yaml").num_cells == 2 * 4 * 4 * 5
     assert Grid(LAB / "lag_values.yaml").num_cells == 2 * 4 * 3 * 5
+
+
+@pytest.mark.parametrize("word", sorted(path.stem for path in LAB.glob("*.yaml") if "schemes:" in path.read_text()))
+def test_keys_select_of_every_shipped_grid(word):
+    """What the file has for schemes and replay that a key leaves out is no reason to refuse it."""
+    grid = Grid(LAB / f"{word}.yaml")
+    whole = {*grid.blocks()}
+    for keys in ({"schemes": ["none", "vtrace"]}, {"replay_fractions": [0.0]}, {"num_seeds": 2}, {"lags": grid.config.lags[:1]}):
+        part = Grid(LAB / f"{word}.yaml", keys)
+        assert 0 < part.num_cells and ("replay_fractions" in keys or {*part.blocks()} <= whole)
+    if grid.config.variants:
+        name, *_ = grid.config.variants
+        assert list(Grid(LAB / f"{word}.yaml", {"schemes": ["vtrace", name]}).config.variants) == [name]
+    for value in ("vtrace", [["vtrace"]], [3], None):
+        with pytest.raises(ConfigError, match="schemes"):
+            Grid(LAB / f"{word}.yaml", {"schemes": value})
