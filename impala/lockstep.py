@@ -113,7 +113,7 @@ class Lockstep(_Playing):
             actor, close = placements.OF_PROGRAM[config.program](
                 environment, outputs, lambda: self._acting_version,
                 seed=seed, unroll_length=config.learner.unroll_length, sink=self._unroll.extend,
-                origin=Origin(config.seed, task, 0, 0, 0, task),
+                origin=Origin(run=config.seed, actor=task, environment=0, incarnation=0, seq=0, task=task),
                 # The actors share one network: the first updates its weights for all of them.
                 sync_weights=self._sync_weights if task == 0 else lambda: self._acting_version,
                 # A network that was handed in may have another core than the configured one, or none.
@@ -207,10 +207,10 @@ class ReplayLockstep(_Playing):
             exploration = lambda frames: ladder  # noqa: E731
         else:
             exploration = agent.make_exploration(config, self.spec)
-        seed, origin = parts.lane_seed(config, self._incarnation, 0, 0), Origin(config.seed, 0, 0, 0, 0)
+        seed, origin = parts.lane_seed(config, self._incarnation, 0, 0), parts.lane_origin(config, 0, 0, 0)
         behaviour = agent.make_behaviour(config, self.spec, explore=lambda: exploration(self.frames))
         outputs = policies.with_version(policies.network_outputs(self.network), lambda: self.learner.num_updates)
-        policy = policies.make(outputs, self.spec, n, seed=seed, behaviour=behaviour)
+        policy = parts.make_policy(outputs, self.spec, n, seed=seed, behaviour=behaviour)
         where = dict(origin=origin, sink=self.replay, on_steps=self._count)
         if hasattr(agent, "make_writer"):
             writer = agent.make_writer(config, self.spec, n, behaviour=behaviour, **where)

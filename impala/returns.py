@@ -5,6 +5,8 @@ Pure functions of time-major tensors [T, B]. No network, no variable, no gradien
 
 import tensorflow as tf
 
+_MOST_UNROLLED = 1000  # steps; each takes about a millisecond to trace
+
 
 def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) -> tf.Tensor:
     """Computes y_t = x_t + decay_t · y_{t+1} backwards in time, from y_T = `initial`.
@@ -18,11 +20,11 @@ def discounted_sum(*, x_t: tf.Tensor, decay_t: tf.Tensor, initial: tf.Tensor) ->
       initial: [B], y_T.
 
     Returns:
-      y [T, B]. For a static T the recursion is unrolled into the graph, which is faster than a loop for the unroll
-      lengths of actor-learners; otherwise it is a `tf.while_loop` through `tf.scan`.
+      y [T, B]. For a static T up to 1,000 the recursion is unrolled into the graph, which is faster than a loop for the
+      unroll lengths of actor-learners; otherwise it is a `tf.while_loop` through `tf.scan`.
     """
     length = x_t.shape[0]
-    if length is None:
+    if length is None or length > _MOST_UNROLLED:
         return tf.scan(lambda y, xd: _step(*xd, y), (x_t, decay_t), initializer=initial, reverse=True)
     y, ys = initial, []
     for x, decay in zip(reversed(tf.unstack(x_t, length)), reversed(tf.unstack(decay_t, length))):

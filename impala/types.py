@@ -184,11 +184,16 @@ def chunk_spec(
       core_state_shape: of one environment; None for feed-forward networks, whose chunks have none.
       kept: specs, for one step, of what is kept of each decision; by default `policy_columns`.
       version_per_step: the weights may change within an unroll.
+
+    Raises:
+      ValueError: something is kept that a `Chunk` has no field for.
     """
     t = unroll_length
     shape, dtype = environment.observation
     action = environment.actions.array
     kept = policy_columns(environment.actions) if kept is None else kept
+    if unknown := kept.keys() - {"logits_tm1", "v_behaviour_tm1"}:
+        raise ValueError(f"kept: {', '.join(sorted(unknown))}; expected logits_tm1 or v_behaviour_tm1, as chunks have")
     columns = {name: ArraySpec((t, *spec.shape), spec.dtype) for name, spec in kept.items()}
     return Chunk(
         observation=ArraySpec((t + environment.num_stacked, *shape), dtype),

@@ -67,6 +67,13 @@ def test_num_bytes_by_hand():
     assert num_bytes(chunk_spec(ATARI, 20)) == frames + is_first + scalars + 20 * 4 * (1 + 6 + 1 + 1 + 1) + 6 * 8
 
 
+def test_what_a_chunk_has_no_field_for_is_not_kept():
+    for name in ("q_tm1", "importance"):
+        with pytest.raises(ValueError, match=f"kept: {name}; expected logits_tm1 or v_behaviour_tm1"):
+            chunk_spec(FLAT, 2, kept={name: ArraySpec((), np.float32)})
+    assert chunk_spec(FLAT, 2, kept={}).logits_tm1 == ()
+
+
 def test_map_fields_zips_chunks_and_passes_empty_fields_by():
     spec = chunk_spec(FLAT, 2)
     ones = map_fields(np.ones_like, zeros(spec))

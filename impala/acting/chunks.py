@@ -35,7 +35,7 @@ class UnrollWriter:
     lost and none is written twice.
 
     Args:
-      behaviour: says what is kept of decisions; the same default as `Policy`'s.
+      behaviour: says what is kept of decisions; the same default as `FeedForwardPolicy`'s.
       version_per_step: chunks hold the version of each decision, [T], rather than one of the whole unroll.
     """
 

@@ -1,7 +1,7 @@
 """From a step to an action, and to what must be kept of that decision for training."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,10 +23,22 @@ class Decision(NamedTuple):
 Outputs = Callable[..., tuple[np.ndarray, ...]]
 
 
-class Policy:
-    """Decides by a network's outputs; remembers the last k frames of each of N environments.
+class Policy(Protocol):
+    """What an actor asks of what decides for its N environments."""
 
-    To write your own, define `observe`, `decide`, `window`, `core_state` and `decides_elsewhere`.
+    window: np.ndarray  # [k, N, …], the last k frames of each, with which an unroll begins
+    core_state: Any  # [N, …] before the last observation; () of a feed-forward network
+    decides_elsewhere: bool  # if True, `observe` sends the request, and other lanes run until `decide`
+
+    def observe(self, step: Step) -> None:
+        """Takes in a step."""
+
+    def decide(self) -> Decision:
+        """Chooses an action for the last step observed."""
+
+
+class FeedForwardPolicy:
+    """Decides by a network's outputs; remembers the last k frames of each of N environments.
 
     Args:
       outputs: the network at one time step; it runs in this process or behind an RPC.
@@ -36,8 +48,8 @@ class Policy:
       behaviour: by default draws from a distribution over the environment's actions.
     """
 
-    core_state: Any = ()  # [N, …] before the last observation; a feed-forward network has none
-    decides_elsewhere = False  # if True, `observe` sends the request, and other lanes run until `decide`
+    core_state: Any = ()
+    decides_elsewhere = False
 
     def __init__(
         self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int,
@@ -61,7 +73,6 @@ class Policy:
         self._is_first = step.is_first[None]
 
     def decide(self) -> Decision:
-        """Chooses an action for the last step observed."""
         numbers, version = self._ask(self.window, self._is_first)
         return Decision(*self._behaviour.choose(numbers, self._random), *version)
 
@@ -69,37 +80,6 @@ class Policy:
         """Returns the behaviour's numbers, and the outputs that follow them."""
         outputs, count = self._outputs(*inputs), len(self._behaviour.numbers)
         return tuple(outputs[:count]), tuple(outputs[count:])
-
-
-class RecurrentPolicy(Policy):
-    """Also remembers the network's core state, and the action and the reward that led to the last observation."""
-
-    def __init__(
-        self, outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, behaviour: Behaviour
-    ):
-        super().__init__(outputs, spec, num_environments, seed=seed, behaviour=behaviour)
-        self.core_state = np.zeros((num_environments, *behaviour.core_state_shape), np.float32)
-        shape, dtype = spec.actions.array
-        self._last_action = np.zeros((1, num_environments, *shape), dtype)
-        self._last_reward = np.zeros((1, num_environments), np.float32)
-
-    def observe(self, step: Step) -> None:
-        super().observe(step)
-        self._last_reward = step.reward[None]
-
-    def decide(self) -> Decision:
-        numbers, (self.core_state, *version) = self._ask(
-            self.window, self._is_first, self._last_action, self._last_reward, self.core_state
-        )
-        decision = Decision(*self._behaviour.choose(numbers, self._random), *version)
-        self._last_action = decision.action[None]
-        return decision
-
-
-def make(outputs: Outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, behaviour: Behaviour) -> Policy:
-    """Makes the policy that remembers what the network behind `outputs` needs."""
-    kind = Policy if behaviour.core_state_shape is None else RecurrentPolicy
-    return kind(outputs, spec, num_environments, seed=seed, behaviour=behaviour)
 
 
 def network_outputs(network) -> Outputs:

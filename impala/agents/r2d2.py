@@ -36,9 +36,7 @@ def make_pair(config: Config, spec: EnvironmentSpec, *, burn_in: int, on_cpu: bo
             network.torso, spec, hidden_sizes=network.hidden_sizes, normalisation=network.normalisation, seed=seed,
             bfloat16=shared.uses_bfloat16(config, on_cpu=on_cpu),
         )  # fmt: skip
-        core = None
-        if network.core == "lstm":
-            core = cores.Lstm(network.core_size, spec.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
+        core = cores.make(network.core, spec.actions, size=network.core_size, clip_reward=clip_reward, seed=seed)
         return q_values.with_heads(torso, spec, core=core, is_dueling=config.agent.dueling, seed=seed)
 
     return q_sequences.WithTarget(make(), make(), num_stacked=spec.num_stacked, burn_in=burn_in)

@@ -97,9 +97,10 @@ def _served(config, spec, outputs, transport: str, seconds: float) -> dict[str, 
 
 def _lanes(config, spec, outputs):
     from impala import agents
-    from impala.acting import chunks, inference, policies, remote
+    from impala.acting import chunks, inference, remote
     from impala.acting.lanes import Lanes
     from impala.acting.policies import with_version
+    from impala.nodes.parts import make_policy
     from impala.types import Origin
 
     gatherer = inference.Gatherer(
@@ -118,7 +119,7 @@ def _lanes(config, spec, outputs):
         )  # fmt: skip
 
     lanes = Lanes(
-        lambda lane, n: policies.make(gatherer, spec, n, seed=lane.actor, behaviour=behaviour), make_writer,
+        lambda lane, n: make_policy(gatherer, spec, n, seed=lane.actor, behaviour=behaviour), make_writer,
         unroll_length=length, spec=spec,
     )  # fmt: skip
 

@@ -134,8 +134,9 @@ def _played(config: config_lib.Config):
     import numpy as np
 
     from impala import agents
-    from impala.acting import actors, policies, windows
+    from impala.acting import actors, windows
     from impala.bench.parts import make_environment
+    from impala.nodes.parts import make_policy
     from impala.types import Origin
 
     n, steps = config.actor.num_lane_environments, []
@@ -144,7 +145,7 @@ def _played(config: config_lib.Config):
     agent, has_priorities = agents.of(config), config.has_use_for("replay.priority_exponent")
     behaviour = agent.make_behaviour(config, spec, explore=lambda: 1.0)
     numbers = [np.zeros((n, *each.shape), each.dtype) for each in behaviour.numbers]
-    policy = policies.make(  # the last of a network's inputs is its core state
+    policy = make_policy(  # the last of a network's inputs is its core state
         lambda window, is_first, *memory: (*numbers, *memory[-1:]), spec, n, seed=0, behaviour=behaviour
     )  # fmt: skip
     network = agent.make_network(config, spec) if has_priorities else None

@@ -534,6 +534,16 @@ class Config(Model):
         return self.num_fresh * max(1, self.learner.max_lag - self.implied_lag)
 
     @property
+    def queue_size_each(self) -> int:
+        """Chunks that may wait for one learner, its share of the queue."""
+        return math.ceil(self.queue_size / self.learner.num_learners)
+
+    @property
+    def replay_size_each(self) -> int:
+        """Chunks that one learner's replay keeps, its share of all."""
+        return math.ceil(self.replay.size / self.learner.num_learners)
+
+    @property
     def _batches_per_unroll(self) -> float:
         """Batches of fresh chunks that an unroll of every environment makes."""
         return self.actor.num_actors * self.actor.num_environments / self.num_fresh

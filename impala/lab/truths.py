@@ -36,7 +36,7 @@ def monte_carlo_start_value(network, config: Config, *, num_episodes: int, seed:
     num_environments = min(num_episodes, 64)
     num_each = -(-num_episodes // num_environments)
     environment = parts.make_environment(config, num_environments)
-    policy = policies.make(
+    policy = parts.make_policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
         behaviour=make_behaviour(config, environment.spec),
     )  # fmt: skip

@@ -33,7 +33,8 @@ def compute(
     with tf.GradientTape() as tape:
         outputs = forward(*network_inputs(batch))
         value, metrics = loss(outputs, batch, **scheduled)
-    gradients = tape.gradient(value, variables)
+    # Of a variable that the loss does not reach, as a torso of one's own may have, the gradient is 0.
+    gradients = tape.gradient(value, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     metrics = metrics | units.shares(getattr(outputs, "hidden", ()), is_due)
     columns = {name: metric for name, metric in metrics.items() if metric.shape.rank}
     return Computed(value, gradients, {n: m for n, m in metrics.items() if n not in columns}, _facts(batch) | columns)
@@ -42,8 +43,8 @@ def compute(
 def network_inputs(batch: Chunk) -> tuple:
     """Returns a network's inputs from a batch: observation and is_first.
 
-    For a recurrent one also last_action and last_reward [T+1, B], which led to each observation, and the core state
-    before the first observation.
+    For a recurrent one also last_action [T+1, B, …] and last_reward [T+1, B], which led to each observation, and the
+    core state before the first observation.
     """
     if isinstance(batch.core_state, tuple):
         return batch.observation, batch.is_first
@@ -63,5 +64,5 @@ def _facts(batch: Chunk) -> dict[str, tf.Tensor]:
         oldest_version=oldest,
         is_replayed=tf.zeros_like(version) if isinstance(batch.is_replayed, tuple) else batch.is_replayed,
         task=batch.origin[:, Origin._fields.index("task")],
-        num_transitions=tf.reduce_sum(valid_t, axis=0),
+        num_valid=tf.reduce_sum(valid_t, axis=0),
     )

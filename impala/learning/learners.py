@@ -21,8 +21,8 @@ class Result(NamedTuple):
     """What one update did.
 
     chunks: columns [B] about the chunks of all learners: `weights_version`, the mean over steps of the versions that
-    acted, `oldest_version`, the least of these, `is_replayed`, `task`, `num_transitions`, the number of valid ones, and
-    the columns that the loss adds.
+    acted, `oldest_version`, the least of these, `is_replayed`, `task`, `num_valid`, the number of valid ones of its
+    transitions, and the columns that the loss adds.
     """
 
     num_updates: int  # done so far, this one included
@@ -59,6 +59,7 @@ class Learner:
         self.num_skipped = self._skipped_in_a_row = 0
         self._variables = list(network.trainable_variables)
         self.num_traces = 0
+        self._names_of_traces: dict[int, list[str]] = {}  # by their number: see `update`
         self._step = Traced(self._step, jit_compile=jit_compile)
 
     def update(
@@ -73,14 +74,19 @@ class Learner:
           scheduled: arguments of the loss that change during training, e.g. `entropy_cost`.
 
         Raises:
+          ValueError: the keywords are not those of an earlier call with as many, with which the step was traced.
           NonFiniteUpdates: `max_non_finite` updates in a row were not finite.
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """
         numbers = dict(learning_rate=learning_rate, is_due=self.num_updates % units.PERIOD == 0, **scheduled)
         numbers |= {} if epsilon is None else {"epsilon": epsilon}
-        self._number_names = list(numbers)  # the same in every call; the step reads them while it is traced
+        self._number_names = list(numbers)  # the step reads them while it is traced
+        traced = self._names_of_traces.setdefault(len(numbers), self._number_names)
+        if traced != self._number_names:
+            raise ValueError(f"update got {', '.join(numbers)}; expected {', '.join(traced)}, as in an earlier call")
         with naming_lost_peers() if self._group else contextlib.nullcontext():
-            # One array: each conversion may wait for the interpreter, and of Python's numbers TensorFlow forgets none.
+            # One array, as every conversion may wait for the interpreter's lock; and not Python's numbers, of which
+            # TensorFlow keeps each that it ever converted.
             applied, metrics, chunks = self._step(batch, np.array(list(numbers.values()), np.float32))
         self.num_updates += 1
         metrics = dict(zip(self._metric_names, metrics.numpy().tolist()))

@@ -59,7 +59,7 @@ class Publisher:
 class Fetcher:
     """Asks for new weights during the last step of an unroll, so that the actor does not wait for the RPC.
 
-    An answer that came long before they are needed is old: they are asked for again, and the actor waits for that.
+    An answer that came long before they are needed may be old: newer ones are asked for, and the actor waits for those.
 
     Args:
       request: newer_than → future of (version, arrays); the RPC, which has a deadline of its own.
@@ -93,18 +93,22 @@ class Fetcher:
             self._num_left -= 1
             return self.version
         if self._pending is not None and time.monotonic() - self._came > self._OLD_SECONDS:
+            if self._pending.exception() is None:
+                self._take(*self._pending.result())
             self._pending = None  # answered before a wait for room in the queue: there may be newer ones
         self.prefetch()
         pending, self._pending = self._pending, None
         while not futures.wait([pending], self._SLICE_SECONDS).done:
             if self._should_stop():  # the learner may be gone already
                 return self.version
-        version, arrays = pending.result()
+        self._take(*pending.result())
         self._num_left = self._period - 1
-        if arrays:
+        return self.version
+
+    def _take(self, version: int, arrays) -> None:
+        if arrays:  # there are newer ones
             self._assign(Weights(version, arrays))
             self.version = version
-        return self.version
 
     def _note_time(self, pending) -> None:
         self._came = time.monotonic()

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     mu_tm1: tf.Tensor  # [T, B, A], the behaviour policy
     pi_target_tm1: tf.Tensor  # [T, B, A], the policy that is evaluated: the target network's if there is one, else π
     a_tm1: tf.Tensor  # [T, B, …]
-    v_tm1: tf.Tensor  # [T, B]
+    v_tm1: tf.Tensor  # [T, B], V(x_s)
     v_behaviour_tm1: tf.Tensor  # [T, B], V(x_s) by the weights that acted; () if chunks do not keep it
     is_replayed: tf.Tensor  # [B] float, 1 if the chunk was drawn from replay
     distribution: Distribution = CATEGORICAL
@@ -81,16 +81,21 @@ def actor_critic(
       (outputs, batch) → (loss, metrics): outputs are a network's [T+1, B], batch a time-major `Chunk`; `entropy_cost`
       may be given anew with every call, as a tensor. Of the metrics, `loss` is what is returned; its terms are means
       over the valid transitions.
+
+    Raises:
+      ValueError: `reduction` is neither.
     """
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f"reduction={reduction!r}; expected 'sum' or 'mean'")
 
     def loss(outputs, batch, entropy_cost=entropy_cost):
-        rows = make_rows(outputs, batch, distribution)
+        rows, value = make_rows(outputs, batch, distribution), outputs[1]
         valid_t = 1.0 - tf.cast(batch.is_first[1:], tf.float32)
         mask_t = valid_t if terms.is_trusted is None else valid_t * tf.stop_gradient(terms.is_trusted(rows))
         log_rho_tm1 = tf.stop_gradient(rows.log_taken(rows.pi_target_tm1)) - rows.log_taken(rows.mu_tm1)
         targets = correction(
             v_tm1=tf.stop_gradient(rows.v_tm1),  # here too, not in each correction alone: it may be a user's
-            v_t=tf.stop_gradient(outputs[1][1:]),
+            v_t=tf.stop_gradient(value[1:]),
             r_t=REWARD_CLIPPING[reward_clipping](batch.r_t),
             discount_t=discount * batch.discount_t,
             log_rho_tm1=log_rho_tm1,

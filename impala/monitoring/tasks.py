@@ -41,8 +41,8 @@ class TaskLog:
             )
 
     def add_update(self, chunks: dict[str, np.ndarray]) -> None:
-        """Counts the frames of chunks [B] by `task`: their `num_transitions`, 0 if `is_replayed`."""
-        steps = np.where(chunks["is_replayed"] > 0, 0, chunks["num_transitions"])
+        """Counts the frames of chunks [B] by `task`: their `num_valid`, 0 if `is_replayed`."""
+        steps = np.where(chunks["is_replayed"] > 0, 0, chunks["num_valid"])
         np.add.at(self._frames, chunks["task"].astype(int), np.rint(steps).astype(np.int64) * self._frames_per_step)
 
     def add_episodes(self, episodes: list[Episode]) -> None:

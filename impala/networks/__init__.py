@@ -38,9 +38,9 @@ def make(
     made = torsos.make(
         torso, environment, hidden_sizes=hidden_sizes, normalisation=normalisation, seed=seed, bfloat16=bfloat16
     )  # fmt: skip
-    lstm = cores.Lstm(core_size, environment.actions, clip_reward=clip_reward, seed=seed * 1000 + 801)
+    memory = cores.make(core, environment.actions, size=core_size, clip_reward=clip_reward, seed=seed)
     popart = None if popart_step is None else PopArt(num_tasks, popart_step)
-    return with_heads(made, environment, core=lstm if core == "lstm" else None, popart=popart, seed=seed)
+    return with_heads(made, environment, core=memory, popart=popart, seed=seed)
 
 
 def with_heads(

@@ -13,6 +13,17 @@ from impala.networks.features import Features
 from impala.types import Actions
 
 
+def make(name: str, actions: Actions, *, size: int, clip_reward: Callable, seed: int) -> "Lstm | None":
+    """Makes a core by its name: "none", or "lstm" with `size` units; `clip_reward` as for `Lstm`.
+
+    Raises:
+      ValueError: no core has the name.
+    """
+    if name not in ("none", "lstm"):
+        raise ValueError(f"network.core: {name!r} is unknown; expected none or lstm")
+    return Lstm(size, actions, clip_reward=clip_reward, seed=seed * 1000 + 801) if name == "lstm" else None
+
+
 class Lstm(tf.Module):
     """An LSTM over features, the last action (one-hot where discrete) and the last reward, as in IMPALA's deep agent.
 

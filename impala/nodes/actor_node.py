@@ -3,11 +3,11 @@
 from impala import agents
 from impala.config import Config
 from impala.nodes.closing import close_all
-from impala.nodes.parts import lane_seed, make_actor, make_environment
+from impala.nodes.parts import lane_origin, lane_seed, make_actor, make_environment
 from impala.nodes.replaying import wait_for_server
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
-from impala.types import EnvironmentSpec, Origin
+from impala.types import EnvironmentSpec
 
 
 class ActorNode:
@@ -54,11 +54,12 @@ class ActorNode:
         outputs = policies.network_outputs(self._network)
         for lane in range(actor.num_lanes):
             task, seed = self._config.task_of(self._index, lane), self._seed(lane)
-            origin = Origin(self._config.seed, self._index, lane * num_each, self._incarnation, 0, task)
-            self._environments.append(make_environment(self._config, num_each, actor.num_lane_threads, task, seed))
+            self._environments.append(make_environment(
+                self._config, num_each, num_threads=actor.num_lane_threads, task=task, first_seed=seed
+            ))  # fmt: skip
             lanes.append(make_actor(
-                self._environments[-1], outputs,
-                seed=seed, unroll_length=length, origin=origin, sink=self._sink,
+                self._environments[-1], outputs, seed=seed, unroll_length=length, sink=self._sink,
+                origin=lane_origin(self._config, self._incarnation, self._index, lane),
                 # The lanes share one network: the first updates its weights for all of them.
                 sync_weights=self._fetcher.sync if lane == 0 else lambda: self._fetcher.version,
                 behaviour=agents.behaviour_of_lane(self._config, self._spec, first + lane * num_each, num_each),

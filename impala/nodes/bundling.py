@@ -7,9 +7,9 @@ import numpy as np
 from impala import agents
 from impala.config import Config
 from impala.nodes.feeding import Place
-from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.parts import lane_origin, lane_seed, make_environment, make_policy
 from impala.nodes.working import BaseWorker
-from impala.types import EnvironmentSpec, Origin, map_fields, zeros
+from impala.types import EnvironmentSpec, map_fields, zeros
 
 
 class Bundle(BaseWorker):
@@ -46,11 +46,11 @@ class Bundle(BaseWorker):
 
         config, agent = self._config, agents.of(self._config)
         n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, self.index, lane)
-        environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
+        environment = make_environment(config, n, num_threads=config.actor.num_lane_threads, first_seed=seed)
         self._environments.append(environment)
-        origin = Origin(config.seed, self.index, lane * n, self._incarnation, 0)
+        origin = lane_origin(config, self._incarnation, self.index, lane)
         behaviour = agent.make_behaviour(config, self._spec, explore=self.epsilon)
-        policy = policies.make(
+        policy = make_policy(
             policies.network_outputs(self.network), self._spec, n, seed=seed, behaviour=behaviour
         )  # fmt: skip
         writer = windows.WindowWriter(

@@ -7,7 +7,7 @@ from impala import agents
 from impala.config import Config
 from impala.nodes import feeding
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.parts import lane_seed
+from impala.nodes.parts import lane_seed, make_policy
 from impala.nodes.remote_actor import RemoteActorNode
 from impala.nodes.reporter import Reporter
 from impala.nodes.run import Run
@@ -73,17 +73,15 @@ class CentralNode(WithLearner):
     def _make_source(self, place: feeding.Place):
         from impala.replay.memory import MemoryQueue
 
-        self._queue = MemoryQueue(place.queue_size, should_stop=place.stop.is_set)
+        self._queue = MemoryQueue(place.config.queue_size_each, should_stop=place.stop.is_set)
         return feeding.from_memory(place, self._queue)
 
     def _make_behaviour(self, lane, num_environments: int):
         return self._behaviour
 
     def _make_policy(self, lane, num_environments: int):
-        from impala.acting import policies
-
         index = lane.first_environment // num_environments
-        return policies.make(
+        return make_policy(
             self._gatherer, self._spec, num_environments, behaviour=self._make_behaviour(lane, num_environments),
             seed=lane_seed(self._config, lane.incarnation, lane.actor, index),
         )  # fmt: skip
@@ -94,7 +92,10 @@ class CentralNode(WithLearner):
         # The incarnation is the lane's life, which rises whenever its client restarts: nobody checks these chunks.
         return chunks.UnrollWriter(
             self._spec, num_environments, unroll_length=self._config.learner.unroll_length, sink=self._queue,
-            origin=Origin(self._config.seed, lane.actor, lane.first_environment, lane.life, 0, lane.task),
+            origin=Origin(
+                run=self._config.seed, actor=lane.actor, environment=lane.first_environment, incarnation=lane.life,
+                seq=0, task=lane.task,
+            ),
             behaviour=self._behaviour, version_per_step=True,
         )  # fmt: skip
 

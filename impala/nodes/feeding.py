@@ -1,6 +1,5 @@
 """From a configuration to the source of a learner's batches."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,11 +21,6 @@ class Place(NamedTuple):
     device: str  # where batches go
     num_updates: Callable[[], int]  # done so far
 
-    @property
-    def queue_size(self) -> int:
-        """Chunks that may wait for this learner, its share of all."""
-        return math.ceil(self.config.queue_size / self.config.learner.num_learners)
-
 
 def from_tables(place: Place, table):
     """Makes the source of chunks that actors write into this learner's Reverb server; `table` is its client."""
@@ -41,7 +35,7 @@ def from_tables(place: Place, table):
         table,
         num_fresh=config.num_fresh // num_learners,
         num_replayed=config.num_replayed // num_learners,
-        replay_size=math.ceil(config.replay.size / num_learners),
+        replay_size=config.replay_size_each,
         checks=checks.Checks(
             agents.of(config).make_chunk_spec(config, place.spec), place.spec.actions, origins,
             # An actor may have fetched weights from a peer that has finished the update still under way here.

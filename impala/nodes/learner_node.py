@@ -62,7 +62,7 @@ class LearnerNode:
         place = feeding.Place(config, spec, run, index, self.stop, self.device, self._num_updates)
         self._source = make_source(place) if table is None else make_source(place, table)
         self._held: Chunk | None = None  # a batch that waits for the peers to have theirs
-        self._relief = learner_group.Relief(lambda: self._source.is_full())
+        self._relief = learner_group.Relief(self._source.is_full)
         self._record_skipped = Recorder(run.folder / f"not_finite/{index}", 3)  # to look at what was wrong with them
         self._num_dropped, self.totals = 0, {}  # chunks of batches that `_next_batch` dropped; all learners' counts
         self.after_agreement: list[Callable[[], None]] = []  # whenever `totals` are new

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from impala.config import Config
-from impala.types import Origin
+from impala.types import EnvironmentSpec, Origin
 
 
 def make_environment(
-    config: Config, num_environments: int = 1, num_threads: int = 1, task: int = 0, first_seed: int | None = None, **how
-):
+    config: Config, num_environments: int = 1, *, num_threads: int = 1, task: int = 0, first_seed: int | None = None,
+    **how,
+):  # fmt: skip
     """Makes the configured environments of one task, with further arguments of `environments.make`.
 
     `first_seed` is what they will be reset with: a kind whose reset is slow begins at once, while others are made.
@@ -38,6 +39,22 @@ def lane_seed(config: Config, incarnation: int, actor: int, lane: int) -> int:
     return int(np.random.SeedSequence([config.seed, incarnation, actor, lane]).generate_state(1)[0] % 2**30)
 
 
+def lane_origin(config: Config, incarnation: int, actor: int, lane: int) -> Origin:
+    """Returns where the first chunk of a lane's first environment comes from."""
+    return Origin(
+        run=config.seed, actor=actor, environment=lane * config.actor.num_lane_environments, incarnation=incarnation,
+        seq=0, task=config.task_of(actor, lane),
+    )  # fmt: skip
+
+
+def make_policy(outputs, spec: EnvironmentSpec, num_environments: int, *, seed: int, behaviour):
+    """Makes the policy that remembers what the network behind `outputs` needs; arguments as in `acting.policies`."""
+    from impala.acting import policies, recurrent
+
+    kind = policies.FeedForwardPolicy if behaviour.core_state_shape is None else recurrent.RecurrentPolicy
+    return kind(outputs, spec, num_environments, seed=seed, behaviour=behaviour)
+
+
 def make_actor(
     environment, outputs, *, seed: int, unroll_length: int, origin: Origin, sink,
     behaviour, sync_weights: Callable[[], int] = lambda: 0, version_per_step: bool = False,
@@ -51,12 +68,12 @@ def make_actor(
       sync_weights: see `acting.actors`.
       version_per_step: see `chunks.UnrollWriter`.
     """
-    from impala.acting import actors, chunks, policies
+    from impala.acting import actors, chunks
 
     spec, n = environment.spec, environment.num_environments
     return actors.Actor(
         environment,
-        policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),
+        make_policy(outputs, spec, n, seed=seed, behaviour=behaviour),
         chunks.UnrollWriter(
             spec, n, unroll_length=unroll_length, origin=origin, sink=sink, behaviour=behaviour,
             version_per_step=version_per_step,

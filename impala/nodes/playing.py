@@ -8,7 +8,7 @@ import numpy as np
 
 from impala import agents
 from impala.config import Config, ConfigError
-from impala.nodes.parts import make_environment
+from impala.nodes.parts import make_environment, make_policy
 
 
 def evaluation_seed(config: Config, *counts: int) -> int:
@@ -26,7 +26,7 @@ def play(
 
     num_environments = max(n for n in range(1, 17) if num_episodes % n == 0)
     environment = make_environment(config, num_environments, num_threads=2, task=task)
-    policy = policies.make(
+    policy = make_policy(
         policies.network_outputs(network), environment.spec, num_environments, seed=seed,
         behaviour=agents.of(config).make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def watch(network, config: Config, *, greedy: bool, seed: int, task: int = 0) ->
     name = config.environment.tasks[task]
     with _drawing(name):
         environment = make_environment(config, task=task, with_picture=True)
-    policy = policies.make(
+    policy = make_policy(
         policies.network_outputs(network), environment.spec, 1, seed=seed,
         behaviour=agents.of(config).make_behaviour(config, environment.spec, greedy=greedy),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from impala.config import Config
 from impala.nodes.closing import close_all
-from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.parts import lane_origin, lane_seed, make_environment
 from impala.nodes.reporter import Reporter
 from impala.nodes.requesting import request_to
 from impala.nodes.run import Run
@@ -64,10 +64,9 @@ class RemoteActorNode(abc.ABC):
         config, actor, index = self._config, self._config.actor, self._index
         task, seed = config.task_of(index, lane), lane_seed(config, self._incarnation, index, lane)
         n, num_threads = actor.num_lane_environments, actor.num_lane_threads
-        environment = make_environment(config, n, num_threads, task, first_seed=seed)
+        environment = make_environment(config, n, num_threads=num_threads, task=task, first_seed=seed)
         self._environments.append(environment)
-        first = lane * actor.num_lane_environments
-        origin = Origin(config.seed, index, first, self._incarnation, 0, task)
+        origin = lane_origin(config, self._incarnation, index, lane)
         return self._make_actor(environment, origin, seed), seed
 
     def _request(self, learner, method: str, name: tuple[int, ...], fields: Callable[[], tuple]) -> Callable:

@@ -58,7 +58,10 @@ class SequenceNode(CentralNode):
             should_stop=self._should_stop,
         )  # fmt: skip
         self._sinks[lane[:2]] = sink
-        origin = Origin(config.seed, lane.actor, lane.first_environment, lane.incarnation, 0, lane.task)
+        origin = Origin(
+            run=config.seed, actor=lane.actor, environment=lane.first_environment, incarnation=lane.incarnation, seq=0,
+            task=lane.task,
+        )  # fmt: skip
         return agent.make_writer(
             config, self._spec, num_environments, origin=origin, sink=sink, on_steps=self._count,
             behaviour=self._behaviour,

@@ -9,12 +9,12 @@ from impala.config import Config
 from impala.launching import processes
 from impala.nodes.closing import close_all
 from impala.nodes.learner_node import LearnerNode
-from impala.nodes.parts import lane_seed, make_environment
+from impala.nodes.parts import lane_origin, lane_seed, make_environment, make_policy
 from impala.nodes.replaying import count_frames, from_replay, say_what_is_there, wait_for
 from impala.nodes.run import Run
 from impala.nodes.side_jobs import PeriodicJob
 from impala.nodes.with_learner import WithLearner
-from impala.types import EnvironmentSpec, Origin
+from impala.types import EnvironmentSpec
 
 _YIELDS = 20  # of the acting loop in one turn of its thread
 _CLOSE_SECONDS = 10.0  # for the environments' last step, and to close them
@@ -55,24 +55,24 @@ class SoloNode(WithLearner):
         return self._exploration(self.learning.frames())
 
     def _add_lane(self, lane: int, table) -> None:
-        from impala.acting import actors, policies, windows
+        from impala.acting import actors, windows
         from impala.replay import tables
         from impala.replay.windows import lengths
 
         config, agent = self._config, agents.of(self._config)
         n, seed = config.actor.num_lane_environments, lane_seed(config, self._incarnation, 0, lane)
-        origin = Origin(config.seed, 0, lane * n, self._incarnation, 0)
+        origin = lane_origin(config, self._incarnation, 0, lane)
         sink = windows.TableWindows(
             table, tables.REPLAY, n, lengths=lengths(agent.make_chunk_spec(config, self._spec)),
             should_stop=self._should_stop,
         )  # fmt: skip
         behaviour = agent.make_behaviour(config, self._spec, explore=self._epsilon)
-        policy = policies.make(self._outputs, self._spec, n, seed=seed, behaviour=behaviour)
+        policy = make_policy(self._outputs, self._spec, n, seed=seed, behaviour=behaviour)
         writer = windows.WindowWriter(
             self._spec, n, length=config.agent.n_step, origin=origin, sink=sink,
             on_steps=self._count, kept=behaviour.kept,
         )  # fmt: skip
-        environment = make_environment(config, n, config.actor.num_lane_threads, first_seed=seed)
+        environment = make_environment(config, n, num_threads=config.actor.num_lane_threads, first_seed=seed)
         self._environments.append(environment)
         self._sinks.append(sink)
         self._lanes.append(actors.Actor(environment, policy, writer, lambda: 0, unroll_length=_YIELDS, origin=origin))

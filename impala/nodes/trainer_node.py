@@ -64,7 +64,7 @@ class TrainerNode(WithLearner):
         from impala.replay.memory import MemoryQueue
 
         learner = self._config.learner
-        self._queue = MemoryQueue(place.queue_size, should_stop=place.stop.is_set)
+        self._queue = MemoryQueue(place.config.queue_size_each, should_stop=place.stop.is_set)
         self._trainers = Trainers(
             self._queue, batch_size=learner.batch_size // learner.num_learners, device=place.device,
             num_threads=self._config.ga3c.num_trainers,

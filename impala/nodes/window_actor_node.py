@@ -2,8 +2,7 @@
 
 from impala import agents
 from impala.nodes.actor_node import ActorNode
-from impala.nodes.parts import make_environment, training_limits
-from impala.types import Origin
+from impala.nodes.parts import lane_origin, make_environment, make_policy, training_limits
 
 
 class WindowActorNode(ActorNode):
@@ -24,7 +23,7 @@ class WindowActorNode(ActorNode):
         length = max(1, actor.weight_frames // spec.frames_per_step)
         lanes, sinks = [], []
         for lane in range(actor.num_lanes):
-            origin, seed = Origin(config.seed, self._index, lane * n, self._incarnation, 0), self._seed(lane)
+            origin, seed = lane_origin(config, self._incarnation, self._index, lane), self._seed(lane)
             first = self._index * actor.num_environments + origin.environment
             client = clients[(self._index * actor.num_lanes + lane) % len(clients)]
             sinks.append(windows.TableWindows(
@@ -34,11 +33,11 @@ class WindowActorNode(ActorNode):
             ))  # fmt: skip
             behaviour = agents.behaviour_of_lane(config, spec, first, n)
             self._environments.append(make_environment(
-                config, n, actor.num_lane_threads, first_seed=seed, **training_limits(config)
+                config, n, num_threads=actor.num_lane_threads, first_seed=seed, **training_limits(config)
             ))  # fmt: skip
             lanes.append(actors.Actor(
                 self._environments[-1],
-                policies.make(outputs, spec, n, seed=seed, behaviour=behaviour),
+                make_policy(outputs, spec, n, seed=seed, behaviour=behaviour),
                 windows.WindowWriter(
                     spec, n, length=config.agent.n_step, origin=origin, sink=sinks[-1],
                     prioritise=agent.make_prioritise(config, self._network), kept=behaviour.kept,

@@ -10,8 +10,8 @@ from impala.agents import shared
 from impala.config import Config
 from impala.nodes import exchanging, population
 from impala.nodes.closing import close_all
-from impala.nodes.parts import lane_seed, make_actor, make_environment
-from impala.types import Chunk, EnvironmentSpec, Episode, Origin, zeros
+from impala.nodes.parts import lane_origin, lane_seed, make_actor, make_environment
+from impala.types import Chunk, EnvironmentSpec, Episode, zeros
 
 
 def rules_of(config: Config):
@@ -143,11 +143,10 @@ class Worker(BaseWorker):
         for lane in range(actor.num_lanes):
             task, seed = config.task_of(index, lane), lane_seed(config, incarnation, index, lane)
             n, num_threads = actor.num_lane_environments, actor.num_lane_threads
-            environment = make_environment(config, n, num_threads, task, first_seed=seed)
-            first = lane * actor.num_lane_environments
+            environment = make_environment(config, n, num_threads=num_threads, task=task, first_seed=seed)
             self.lanes.append(make_actor(
                 environment, outputs, seed=seed, unroll_length=config.learner.unroll_length, behaviour=behaviour,
-                origin=Origin(config.seed, index, first, incarnation, 0, task), sink=self._keep,
+                origin=lane_origin(config, incarnation, index, lane), sink=self._keep,
                 sync_weights=lambda: self.version,
             ))  # fmt: skip
             loops.append(self.lanes[-1].steps(seed))

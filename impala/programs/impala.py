@@ -21,7 +21,6 @@ fetches them from a relay instead, which asks a learner once for all of its acto
 With `population.size` all of this exists once for each member (`nodes.population`).
 """
 
-import math
 
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
@@ -59,8 +58,8 @@ def _add_member(program: lp.Program, config: Config, spec: EnvironmentSpec, run:
         chunk = agents.of(config).make_chunk_spec(config, spec)
         replay = config.replay
         return [
-            tables.FRESH[replay.queue_kind](chunk, math.ceil(config.queue_size / num_learners)),
-            *([tables.uniform(chunk, math.ceil(replay.size / num_learners))] if replay.fraction else []),
+            tables.FRESH[replay.queue_kind](chunk, config.queue_size_each),
+            *([tables.uniform(chunk, config.replay_size_each)] if replay.fraction else []),
         ]
 
     tables = [

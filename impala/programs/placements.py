@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from impala.acting import policies
-from impala.nodes.parts import make_actor
+from impala.nodes.parts import make_actor, make_policy
 
 
 def impala(environment, outputs, version: Callable[[], int], **parts):
@@ -35,7 +35,7 @@ def seed(
 
     spec, n = environment.spec, environment.num_environments
     gatherer = inference.Gatherer(policies.with_version(outputs, version), max_environments=n, timeout_seconds=60.0)
-    policy = policies.make(gatherer, spec, n, seed=seed, behaviour=behaviour)
+    policy = make_policy(gatherer, spec, n, seed=seed, behaviour=behaviour)
     writer = chunks.UnrollWriter(
         spec, n, unroll_length=unroll_length, origin=origin, sink=sink, behaviour=behaviour,
         version_per_step=True,

@@ -26,7 +26,8 @@ def chunks(
       checks: count and drop unsound chunks. If an item is no chunk at all, the chunks fetched together with it are
         lost too. Without checks such an item raises InvalidArgumentError, and every chunk is let through.
       max_in_flight: chunks fetched at once, which costs less than half of fetching one by one. They have left the
-        table, so each adds to the policy lag: use the batch size.
+        table, so each adds to the policy lag: use the batch size. Once one was left out, here or by the `Feeder`,
+        batches end within a fetch, and up to `max_in_flight` − 1 chunks wait for one update more.
     """
     fetch = fetcher(server_address, table, max_in_flight)
     while True:
@@ -126,7 +127,7 @@ class Feeder(Prefetcher):
       num_replayed: of the B chunks of each batch.
       num_prefetched: see `Prefetcher`.
       device: where batches are stacked, so that they are there before the learner asks.
-      record: called with every chunk, for `--record-chunks`.
+      record: called with every fresh chunk that is no duplicate, for `--record-chunks`.
       num_updates: done so far by the learner.
       max_lag: a fresh chunk is dropped if it would be trained on more than so many updates after its oldest version. An
         update is assumed to be under way: if none is, a chunk of exactly this lag is dropped, too.
@@ -142,7 +143,7 @@ class Feeder(Prefetcher):
         self._num_fresh = batch_size - num_replayed
         self._num_updates, self._max_lag, self.num_dropped = num_updates, max_lag, 0
         self.deduplicator = Deduplicator()
-        super().__init__(self._collect, num_prefetched=num_prefetched)
+        super().__init__(self._collect, num_prefetched=num_prefetched)  # last, as it starts the thread
 
     def counts(self) -> dict[str, int]:
         """Returns how many chunks came twice, are missing, and were dropped for their age."""

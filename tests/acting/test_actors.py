@@ -40,7 +40,7 @@ def make_loop(name, log, unroll_length=2):
         environment.spec, 2, unroll_length=unroll_length, origin=Origin(0, 0, 0, 0, 0),
         sink=lambda unroll: log.append(f"{name} writes {len(unroll)}"),
     )  # fmt: skip
-    policy = policies.Policy(decide, environment.spec, 2, seed=0)
+    policy = policies.FeedForwardPolicy(decide, environment.spec, 2, seed=0)
     return actors.Actor(environment, policy, writer, sync, unroll_length=unroll_length).steps(0)
 
 
@@ -92,7 +92,7 @@ def test_interleave_takes_turns_and_passes_on_what_is_yielded():
 def test_time_is_accounted_for():
     environment = scripted.Scripted([[(5, "terminated")]], shape=(1, 1))
     actor = actors.Actor(
-        environment, policies.Policy(scripted.Recording(3), environment.spec, 1, seed=0),
+        environment, policies.FeedForwardPolicy(scripted.Recording(3), environment.spec, 1, seed=0),
         chunks.UnrollWriter(environment.spec, 1, unroll_length=3, origin=Origin(0, 0, 0, 0, 0), sink=lambda unroll: None),
         lambda: 0, unroll_length=3,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_actions_reach_the_environment_as_decided():
     environment = scripted.Scripted([[(5, "terminated")]] * 3, shape=(1, 1))
     unrolls, logits = [], scripted.Recording(3)
     actor = actors.Actor(
-        environment, policies.Policy(logits, environment.spec, 3, seed=0),
+        environment, policies.FeedForwardPolicy(logits, environment.spec, 3, seed=0),
         chunks.UnrollWriter(environment.spec, 3, unroll_length=4, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append),
         lambda: 0, unroll_length=4,
     )  # fmt: skip

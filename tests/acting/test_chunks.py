@@ -10,6 +10,7 @@ from impala.learning import gradients
 from impala.learning.parameters import assign_weights
 from impala.losses import actor_critic
 from impala.networks import frames
+from impala.nodes import parts
 from impala.replay import datasets
 from impala.types import Chunk, Continuous, Discrete, MultiDiscrete, Origin, Weights
 from tests.acting import scripted
@@ -47,7 +48,7 @@ class Stream:
         behaviour = behaviours.sampled(environment.spec.actions, core_state_shape=core_state_shape)
         actor = actors.Actor(
             self.environment,
-            policies.make(self.logits, environment.spec, n, seed=0, behaviour=behaviour),
+            parts.make_policy(self.logits, environment.spec, n, seed=0, behaviour=behaviour),
             chunks.UnrollWriter(
                 environment.spec, n, unroll_length=unroll_length, origin=ORIGIN, sink=self._take,
                 behaviour=behaviour,
@@ -321,7 +322,7 @@ def test_new_weights_act_from_the_next_unroll_on():
 
     unrolls = []
     actor = actors.Actor(
-        environment, policies.Policy(logits, environment.spec, 3, seed=0),
+        environment, policies.FeedForwardPolicy(logits, environment.spec, 3, seed=0),
         chunks.UnrollWriter(environment.spec, 3, unroll_length=4, origin=ORIGIN, sink=unrolls.append), sync,
         unroll_length=4,
     )  # fmt: skip

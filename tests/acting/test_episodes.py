@@ -10,7 +10,7 @@ from tests.acting.scripted import Recording, Scripted, reward
 
 
 def play(environment, num_episodes, **how):
-    policy = policies.Policy(Recording(3), environment.spec, environment.num_environments, seed=0)
+    policy = policies.FeedForwardPolicy(Recording(3), environment.spec, environment.num_environments, seed=0)
     return episodes.play(environment, policy, num_episodes=num_episodes, seed=5, **how)
 
 

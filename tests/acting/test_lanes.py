@@ -47,7 +47,7 @@ def make_lanes(unrolls, *, network=None, on_episodes=lambda episodes: None):
         )
 
     return Lanes(
-        lambda lane, n: policies.Policy(network, spec, n, seed=1), make_writer, unroll_length=T, spec=spec,
+        lambda lane, n: policies.FeedForwardPolicy(network, spec, n, seed=1), make_writer, unroll_length=T, spec=spec,
         on_episodes=on_episodes,
     )
 
@@ -70,7 +70,7 @@ def test_unrolls_are_those_of_an_actor_with_a_policy_of_its_own():
     play(make_lanes(central, on_episodes=episodes.extend), 5 * T + 1)
     environment, network = make_environment(), Network()
     loop = actors.Actor(
-        environment, policies.Policy(lambda *x: network(*x)[:2], environment.spec, 3, seed=1),
+        environment, policies.FeedForwardPolicy(lambda *x: network(*x)[:2], environment.spec, 3, seed=1),
         chunks.UnrollWriter(
             environment.spec, 3, unroll_length=T, origin=Origin(0, 2, 10, 1, 0), sink=local.append
         ),
@@ -281,7 +281,7 @@ def test_one_lane_steps_while_the_other_is_decided_for_even_where_send_takes_the
 
     class Elsewhere:
         def __init__(self, name):
-            self._name, self._policy = name, policies.Policy(Network(), spec, 3, seed=1)
+            self._name, self._policy = name, policies.FeedForwardPolicy(Network(), spec, 3, seed=1)
 
         def __call__(self, number, *step):
             events.append((self._name, "asks"))
@@ -332,14 +332,14 @@ def test_many_clients_get_their_own_answers_in_order():
     def make_writer(lane, n):
         return chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=keep)
 
-    lanes = Lanes(lambda lane, n: policies.Policy(gatherer, spec, n, seed=lane.actor), make_writer, unroll_length=T, spec=spec)
+    lanes = Lanes(lambda lane, n: policies.FeedForwardPolicy(gatherer, spec, n, seed=lane.actor), make_writer, unroll_length=T, spec=spec)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: play(lanes, 10 * T + 1, lane=LaneId(i, 0, 1)), range(16)))
     assert gatherer.log.num_environments == 16 * 3 * (10 * T + 1) and gatherer.log.num_batches < 16 * (10 * T + 1) / 2
     for actor in range(16):
         alone = []
         single = Lanes(
-            lambda lane, n: policies.Policy(network, spec, n, seed=lane.actor),
+            lambda lane, n: policies.FeedForwardPolicy(network, spec, n, seed=lane.actor),
             lambda lane, n: chunks.UnrollWriter(spec, n, unroll_length=T, origin=Origin(0, lane.actor, 0, 1, 0), sink=alone.append),
             unroll_length=T, spec=spec,
         )  # fmt: skip

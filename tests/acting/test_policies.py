@@ -22,7 +22,7 @@ def constant_logits(window, is_first):
 
 
 def policy(n, **kwargs):
-    return policies.Policy(constant_logits, SPEC, n, **dict(seed=0) | kwargs)
+    return policies.FeedForwardPolicy(constant_logits, SPEC, n, **dict(seed=0) | kwargs)
 
 
 def test_sampling_follows_the_softmax():
@@ -66,7 +66,7 @@ def test_same_seed_same_actions():
 
 def test_the_window_starts_empty_and_forgets_at_a_reset():
     spec = EnvironmentSpec("x", ArraySpec((1,), np.uint8), actions=Discrete(4), num_stacked=3)
-    watcher = policies.Policy(constant_logits, spec, 2, seed=0)
+    watcher = policies.FeedForwardPolicy(constant_logits, spec, 2, seed=0)
     shown = []
     for t, is_first in enumerate([[1, 1], [0, 0], [0, 1], [0, 0], [0, 0], [1, 0]]):
         watcher.observe(step(np.full((2, 1), t + 1, np.uint8), is_first))
@@ -83,7 +83,7 @@ def test_the_window_starts_empty_and_forgets_at_a_reset():
 
 def test_the_network_sees_the_step_that_was_observed_last():
     seen = []
-    watcher = policies.Policy(
+    watcher = policies.FeedForwardPolicy(
         lambda w, f: (seen.append((w.copy(), f.copy())), constant_logits(w, f))[1], SPEC, 2, seed=0
     )
     watcher.observe(step(np.array([[1, 2], [3, 4]], np.float32), [True, False]))
@@ -104,7 +104,7 @@ def test_policies_of_several_lanes_share_one_trace(name, torso):
 
     counted.numbers = network.numbers
     logits = policies.network_outputs(counted)
-    lanes = [policies.Policy(logits, environment.spec, 2, seed=lane) for lane in range(2)]
+    lanes = [policies.FeedForwardPolicy(logits, environment.spec, 2, seed=lane) for lane in range(2)]
     first = environment.reset(0)
     for lane in lanes:
         lane.observe(first)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from impala.acting import actors, behaviours, chunks, policies, remote
+from impala.nodes import parts
 from impala.types import Discrete, Origin
 from tests.acting import scripted
 
@@ -18,7 +19,7 @@ def make_unroll():
     environment, unrolls = scripted.Scripted([[(3, "terminated")]] * 2), []
     spec, origin = environment.spec, Origin(0, 0, 0, 0, 0)
     logits = np.zeros((2, spec.actions.num_parameters), np.float32)
-    policy = policies.Policy(lambda *inputs: (logits, np.zeros(2, np.float32)), spec, 2, seed=0)
+    policy = policies.FeedForwardPolicy(lambda *inputs: (logits, np.zeros(2, np.float32)), spec, 2, seed=0)
     writer = chunks.UnrollWriter(spec, 2, unroll_length=T, origin=origin, sink=unrolls.append)
     loop = actors.Actor(environment, policy, writer, lambda: 0, unroll_length=T).steps(0)
     while not unrolls:
@@ -125,7 +126,7 @@ def test_fields_are_those_of_real_steps_decisions_and_outputs(core):
         return np.zeros((2, spec.actions.num_parameters), np.float32), np.zeros(2, np.float32), *state, version
 
     behaviour = behaviours.sampled(spec.actions, core_state_shape=core)
-    policy = policies.make(outputs, spec, 2, seed=0, behaviour=behaviour)
+    policy = parts.make_policy(outputs, spec, 2, seed=0, behaviour=behaviour)
     policy.observe(step)
     decision = policy.decide()
     steps, decisions = remote.decision_fields(spec, 2)

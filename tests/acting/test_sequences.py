@@ -6,12 +6,12 @@ import reverb
 
 from impala import agents
 from impala import config as config_lib
-from impala.acting import policies
 from impala.acting.lanes import Lanes
 from impala.acting.policies import Decision
 from impala.acting.remote import LaneId
 from impala.acting.sequences import SequenceWriter
 from impala.acting.windows import TableWindows
+from impala.nodes import parts
 from impala.replay import memory, tables, windows
 from impala.types import ArraySpec, Chunk, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
 
@@ -207,7 +207,7 @@ class Central:
             return np.float32([[0, 1, 0]]), core_state + 1, np.zeros(1, np.int64)
 
         self.lanes = Lanes(
-            lambda lane, n: policies.make(outputs, spec, n, seed=0, behaviour=behaviour),
+            lambda lane, n: parts.make_policy(outputs, spec, n, seed=0, behaviour=behaviour),
             lambda lane, n: agent.make_writer(config, spec, n, behaviour=behaviour, origin=ORIGIN, sink=self.replay),
             unroll_length=config.agent.period, spec=spec,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import reverb
 
 from impala.acting import exploration
-from impala.acting.policies import Decision, Policy
+from impala.acting.policies import Decision, FeedForwardPolicy
 from impala.acting.windows import TableWindows, WindowWriter
 from impala.replay import checks, memory, tables, windows
 from impala.types import ArraySpec, Discrete, EnvironmentSpec, Origin, Step, chunk_spec
@@ -34,7 +34,7 @@ def steps(count, ends=((5, True), (8, False))):
 
 def write(sink, length, count=14, **kwargs):
     """Returns what was seen at every step: the stack of frames, as an actor keeps it."""
-    policy = Policy(lambda *_: (), STACKED, N, seed=0)
+    policy = FeedForwardPolicy(lambda *_: (), STACKED, N, seed=0)
     writer = WindowWriter(STACKED, N, length=length, origin=ORIGIN, sink=sink, **kwargs)
     seen = []
     for t, step in enumerate(steps(count)):

@@ -114,7 +114,7 @@ MUTATIONS = [
     ("losses/actor_critic.py", "0.5 * mask_t * tf.square", "mask_t * tf.square"),
     ("losses/actor_critic.py", "- entropy_cost * sums", "+ entropy_cost * sums"),
     ("losses/actor_critic.py", "rows.log_taken(rows.pi_target_tm1)) - rows", "rows.log_taken(rows.pi_tm1)) - rows"),
-    ("losses/actor_critic.py", "v_t=tf.stop_gradient(outputs[1][1:])", "v_t=tf.stop_gradient(outputs[1][:-1])"),
+    ("losses/actor_critic.py", "v_t=tf.stop_gradient(value[1:])", "v_t=tf.stop_gradient(value[:-1])"),
     ("losses/actor_critic.py", "valid_t * tf.stop_gradient(terms.is_trusted(rows))", "valid_t"),
     ("losses/telemetry.py", "fraction(rho_tm1 > clip_rho)", "fraction(rho_tm1 > clip_c)"),
     ("losses/telemetry.py", "kl(rows.mu_tm1, rows.pi_tm1)", "kl(rows.pi_tm1, rows.mu_tm1)"),

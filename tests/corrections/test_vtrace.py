@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala import corrections
+from impala import corrections, returns
 from tests.corrections import mdp
 
 INF = float("inf")
@@ -54,6 +54,17 @@ CLIPS = [
     dict(clip_rho=INF, clip_c=INF, clip_pg=INF, lambda_=1.0),
     dict(clip_rho=1.5, clip_c=0.0, clip_pg=0.5, lambda_=0.5),
 ]
+
+
+def test_long_unrolls_are_a_loop_with_the_same_numbers(monkeypatch):
+    arguments, found = random_arguments(0), []
+    for most in (11, 12):
+        monkeypatch.setattr(returns, "_MOST_UNROLLED", most)
+        graph = tf.function(lambda: corrections.vtrace(**arguments)).get_concrete_function()  # noqa: B023
+        assert any(op.type in ("While", "StatelessWhile") for op in graph.graph.get_operations()) == (most == 11)
+        found.append(graph())
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 @pytest.mark.parametrize("clips", CLIPS)

@@ -171,7 +171,7 @@ def test_two_first_steps_are_no_episode_and_no_transition():
     """What acts, scores and writes makes one episode of a game and masks what led to both of its first steps."""
     environment, chunks_made = atari.Atari("breakout", num_environments=2, protocol="baselines"), []
     outputs = lambda window, is_first: (np.zeros((2, 4), np.float32), np.zeros(2, np.float32))  # noqa: E731
-    policy = policies.Policy(outputs, environment.spec, 2, seed=0)
+    policy = policies.FeedForwardPolicy(outputs, environment.spec, 2, seed=0)
     writer = chunks.UnrollWriter(
         environment.spec, 2, unroll_length=20, origin=Origin(0, 0, 0, 0, 0), sink=chunks_made.extend
     )

@@ -70,6 +70,24 @@ def test_epsilon_is_the_optimizers_from_that_update_on():
         np.testing.assert_allclose(before - learner.network.w.numpy(), step, rtol=1e-4)
 
 
+def test_a_keyword_is_never_taken_for_another_one():
+    learner = make_learner(loss=lambda outputs, batch, entropy_cost=0.0: sum_loss(outputs, batch))
+    learner.update(batch_of(), 1e-2, entropy_cost=0.1)
+    with pytest.raises(ValueError, match="got learning_rate, is_due, epsilon; expected learning_rate, is_due, entropy_cost"):
+        learner.update(batch_of(), 1e-2, epsilon=0.5)
+    learner.update(batch_of(), 1e-2, entropy_cost=0.1, epsilon=0.5)
+    assert learner.num_updates == 2 and learner.optimizer.epsilon.numpy() == 0.5
+
+
+def test_a_variable_that_the_loss_does_not_reach_stays_as_it_is():
+    """A torso of one's own may have some; there is no gradient of those."""
+    network = Line()
+    network.unused = tf.Variable([1.0, 2.0])
+    made, before = optimizers.make("rmsprop", network.trainable_variables, epsilon=0.1), network.w.numpy()
+    assert learners.Learner(network, sum_loss, made, max_grad_norm=1.0).update(batch_of(), 1e-2).applied
+    assert network.unused.numpy().tolist() == [1.0, 2.0] and (network.w.numpy() != before).all()
+
+
 def test_both_halves_apart_are_the_whole_update():
     """As where one process computes gradients and another applies them: bit for bit, a gradient that is not finite too."""
     whole, apart = (make_learner(optimizer="adam", max_grad_norm=3.0) for _ in range(2))
@@ -123,7 +141,7 @@ def test_a_real_network_and_loss_are_traced_once_too():
     environment, unrolls = environments.make("catch", num_environments=3), []
     network = networks.make(environment.spec, torso="mlp")
     actor = actors.Actor(
-        environment, policies.Policy(policies.network_outputs(network), environment.spec, 3, seed=0),
+        environment, policies.FeedForwardPolicy(policies.network_outputs(network), environment.spec, 3, seed=0),
         chunks.UnrollWriter(environment.spec, 3, unroll_length=5, origin=Origin(0, 0, 0, 0, 0), sink=unrolls.append),
         lambda: 0, unroll_length=5,
     )  # fmt: skip

@@ -218,7 +218,7 @@ def test_an_answer_is_as_old_as_it_has_been_there_not_as_the_request_is():
     wire.futures[1].set_result((6, ["b"]))
     time.sleep(0.3)
     threading.Timer(0.1, lambda: wire.futures[2].set_result((7, ["c"]))).start()
-    assert fetcher.sync() == 7 and wire.asked == [-1, 5, 5]
+    assert fetcher.sync() == 7 and wire.asked == [-1, 5, 6]
 
 
 def test_a_prefetched_answer_is_assigned_at_the_next_sync():
@@ -236,19 +236,23 @@ def test_a_prefetched_answer_is_assigned_at_the_next_sync():
 
 
 def test_weights_that_were_asked_for_before_a_long_wait_are_asked_for_again():
-    """An actor that waited for room in the queue begins its unroll with the weights of now."""
+    """An actor that waited for room in the queue begins its unroll with the weights of now, and gets none twice."""
     wire = Wire()
-    answers = iter([(5, ["old"]), (9, ["new"])])
+    answers = iter([(5, ["old"]), (9, ["new"]), RuntimeError("lost"), (9, [])])
 
     def request(newer_than):
-        wire.request(newer_than).set_result(next(answers))
-        return wire.futures[-1]
+        future, answer = wire.request(newer_than), next(answers)
+        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+        return future
 
     fetcher = Fetcher(request, wire.assigned.append)
     fetcher._OLD_SECONDS = 0.02
     fetcher.prefetch()
     time.sleep(0.05)
-    assert fetcher.sync() == 9 and wire.asked == [-1, -1] and wire.assigned == [Weights(9, ["new"])]
+    assert fetcher.sync() == 9 and wire.asked == [-1, 5] and wire.assigned == [Weights(5, ["old"]), Weights(9, ["new"])]
+    fetcher.prefetch()
+    time.sleep(0.05)
+    assert fetcher.sync() == 9 and wire.asked == [-1, 5, 9, 9] and len(wire.assigned) == 2
 
 
 def test_a_request_that_is_not_answered_yet_is_not_repeated():

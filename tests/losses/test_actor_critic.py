@@ -93,6 +93,11 @@ def test_matches_the_transcription(seed, reduction, reward_clipping):
         np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=1e-6, err_msg=name)
 
 
+def test_another_reduction_is_refused():
+    with pytest.raises(ValueError, match="reduction='average'; expected 'sum' or 'mean'"):
+        actor_critic(corrections.vtrace, reduction="average")
+
+
 @pytest.mark.parametrize("correction", corrections.SCHEMES.values(), ids=corrections.SCHEMES)
 def test_the_mean_is_the_sum_over_the_transitions_that_are_some(correction):
     outputs, batch = make_case(1)

@@ -13,10 +13,10 @@ from impala.types import Episode
 UPDATE = dict.fromkeys(metrics.LOSS_COLUMNS, 0.5) | {"num_transitions": 150.0}
 
 
-def chunks(*versions, replayed=(), task=(), num_transitions=(), oldest=()):
+def chunks(*versions, replayed=(), task=(), num_valid=(), oldest=()):
     """Columns [B] of an update's chunks."""
     n = len(versions)
-    filled = dict(oldest_version=oldest or versions, is_replayed=replayed or n * [0], task=task or n * [0], num_transitions=num_transitions or n * [20])
+    filled = dict(oldest_version=oldest or versions, is_replayed=replayed or n * [0], task=task or n * [0], num_valid=num_valid or n * [20])
     return {name: np.array(column, float) for name, column in (dict(weights_version=versions) | filled).items()}
 
 

@@ -10,9 +10,9 @@ from impala.types import Episode
 GAMES = ("atari:pong", "atari:boxing")
 
 
-def chunks(task, num_transitions, is_replayed=None):
+def chunks(task, num_valid, is_replayed=None):
     n = len(task)
-    columns = dict(task=task, num_transitions=num_transitions, is_replayed=is_replayed or n * [0])
+    columns = dict(task=task, num_valid=num_valid, is_replayed=is_replayed or n * [0])
     return {name: np.array(column, float) for name, column in columns.items()}
 
 

@@ -225,6 +225,8 @@ def test_batches_and_times_do_not_mix():
 def test_unknown_torsos_are_refused():
     with pytest.raises(ValueError, match="'shalow' is unknown; expected mlp, minatar, shallow, nature or resnet"):
         networks.make(ATARI, torso="shalow")
+    with pytest.raises(ValueError, match="network.core: 'LSTM' is unknown; expected none or lstm"):
+        networks.make(ATARI, core="LSTM")
 
 
 class Attention(tf.Module):

@@ -43,7 +43,7 @@ class Central:
         self.gatherer = inference.Gatherer(outputs, max_environments=max_environments, timeout_seconds=timeout_seconds)
         self.num_episodes = 0
         self.lanes = Lanes(
-            lambda lane, n: policies.Policy(self.gatherer, SPEC, n, seed=lane.actor), self._make_writer,
+            lambda lane, n: policies.FeedForwardPolicy(self.gatherer, SPEC, n, seed=lane.actor), self._make_writer,
             unroll_length=T, spec=SPEC, on_episodes=self._count,
         )  # fmt: skip
         self._counting = threading.Lock()
