@@ -9,6 +9,7 @@ import collections
 import numbers
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,8 +86,13 @@ def _queue_of(overrides: dict) -> dict:
     learner = overrides.get("learner")
     size = overrides.get("learner.batch_size", learner.get("batch_size") if isinstance(learner, dict) else None)
     agent = overrides.get("agent.name", "actor_critic")
-    is_of_it = isinstance(size, numbers.Integral) and uses.is_of_agent("replay.queue_size", agent)
+    is_of_it = isinstance(size, numbers.Integral) and uses.is_of_agent("replay.queue_size", str(agent))
     return {"replay.queue_size": max(32, int(size))} if is_of_it else {}
+
+
+def _plain(values: Mapping) -> dict:
+    """Returns values with Python's numbers in place of NumPy's, which a configuration does not take."""
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
 
 
 class Impala:
@@ -112,11 +118,15 @@ class Impala:
                 f"Impala: correction={correction!r}; expected a word, or 'package.module:name' of your own; a function "
                 "itself goes into lockstep.Lockstep(config, correction=…)"
             ])  # fmt: skip
-        environment = _name_of(environment)
-        defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), (overrides or {}).get("agent.name")
-        defaults = {key: x for key, x in defaults.items() if agent is None or uses.is_of_agent(key, agent)}
-        chosen = {"environment.name": environment, "loss.correction": correction, "seed": seed}
-        config = config_lib.build({}, defaults | _queue_of(overrides or {}) | chosen | (overrides or {}))
+        if not isinstance(overrides or {}, Mapping) or not all(isinstance(key, str) for key in overrides or {}):
+            line = f"Impala: overrides={overrides!r}; expected a dict by key, like {{'learner.learning_rate': 1e-3}}"
+            raise config_lib.ConfigError([line])
+        overrides, environment = _plain(overrides or {}), _name_of(environment)
+        defaults, agent = _DEFAULTS.get(environment.partition(":")[0], _VECTORS), overrides.get("agent.name")
+        if isinstance(agent, str):
+            defaults = {key: x for key, x in defaults.items() if uses.is_of_agent(key, agent)}
+        chosen = _plain({"environment.name": environment, "loss.correction": correction, "seed": seed})
+        config = config_lib.build({}, defaults | _queue_of(overrides) | chosen | overrides)
         _refuse_what_nobody_reads(config)
         for line in config_lib.without_effect(config):
             if "total_frames" not in line:  # `learn` is told how long
@@ -151,6 +161,8 @@ class Impala:
         Args:
           on_update: called with every `lockstep.Update`.
         """
+        if target_return is not None and not (isinstance(target_return, numbers.Real) and np.isfinite(target_return)):
+            raise config_lib.ConfigError([f"learn: target_return={target_return!r}; expected a number, or None"])
         if not (isinstance(total_steps, numbers.Real) and 0 <= total_steps < float("inf")):
             raise config_lib.ConfigError([f"learn: total_steps={total_steps!r}; expected a number of agent steps"])
         step_frames = self._lockstep.spec.frames_per_step
@@ -177,7 +189,14 @@ class Impala:
         return Evaluation(*evaluations.interval(scores), scores)
 
     def save(self, path: str | Path) -> Path:
-        """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it."""
+        """Writes configuration, weights and optimizer into the folder `path`, replacing an agent there; returns it.
+
+        Raises:
+          ConfigError: `path` holds a run, whose checkpoints would be lost, or TensorFlow would find nothing there.
+        """
+        if not str(path) or any((Path(path) / name).exists() for name in ("lock", "launches.json", "metrics.csv")):
+            held = "holds a run of impala train" if str(path) else "is no name"
+            raise config_lib.ConfigError([f"save: {str(path)!r} {held}; expected another folder"])
         path = Path(path)
         config_lib.refuse_patterns(path.resolve(), "save:")
         path.mkdir(parents=True, exist_ok=True)

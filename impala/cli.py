@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import impala
 from impala import config as config_lib
 from impala.config import shipped, uses
 
@@ -119,9 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     with contextlib.suppress(OSError):  # to find the user's modules, as `python -m impala` does; last: shadows none
         sys.path.extend({os.getcwd()} - {os.path.abspath(entry) for entry in sys.path})
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notices say nothing a user can act on
-    # oneDNN takes half the time for a convolution's gradients; left alone, TensorFlow uses it on CPUs with VNNI only.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    impala.set_up_tensorflow()
     os.environ["grpc_proxy"] = ""  # none: with `http_proxy` Reverb's calls to this very machine would go there
     try:
         options, rest = _parse(arguments)
@@ -147,6 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno == errno.ENOSPC and _is_full(sys.stdout):
             print("standard output: No space left on device", file=sys.stderr)
             status = status or int(options is None or options.command is not train)  # what was asked for is lost
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT) and options and options.command is not train:
+            print(f"impala {options.name}: {error.strerror}; expected room for what it writes", file=sys.stderr)
+            return 1
         elif error.errno != errno.EIO:  # that one: the terminal went away; its output is lost, the status is not
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -346,13 +348,13 @@ def _add_cluster(add) -> None:
     one.add_argument("--max-nodes", metavar="N", type=_positive, help="kubernetes: added when actors wait for room")
     one.add_argument("--cpus", metavar="N", type=_positive, default=8, help="of each host; 8")
     one.add_argument("--gpus", metavar="N", type=_count, default=0, help="of each host, or of the learner's pod; 0")
-    one.add_argument("--time", metavar="HH:MM:SS", default="24:00:00", help="slurm: of the job; 24:00:00")
-    one.add_argument("--option", metavar="=--NAME=VALUE", action="append", default=[], help="slurm: of sbatch")
+    one.add_argument("--time", metavar="HH:MM:SS", help="slurm: of the job; 24:00:00")
+    one.add_argument("--option", metavar="=--NAME=VALUE", action="append", help="slurm: of sbatch")
     one.add_argument("--submit", action="store_true", help="slurm: hands it to sbatch")
     one.add_argument("--image", metavar="NAME", help="kubernetes: of the Dockerfile here, where the cluster finds it")
-    one.add_argument("--memory-gb", metavar="N", type=_positive, default=16, help="kubernetes: of each pod; 16")
-    one.add_argument("--claim", metavar="NAME", default="impala-runs", help="kubernetes: the volume of runs")
-    one.add_argument("--namespace", metavar="NAME", default="default", help="kubernetes: of all that is made")
+    one.add_argument("--memory-gb", metavar="N", type=_positive, help="kubernetes: of each pod; 16")
+    one.add_argument("--claim", metavar="NAME", help="kubernetes: the volume of runs; impala-runs")
+    one.add_argument("--namespace", metavar="NAME", help="kubernetes: of all that is made; default")
     one.add_argument("--output", metavar="FILE", type=Path, help="standard output if not given")
 
 
@@ -449,7 +451,7 @@ def compare(options: argparse.Namespace, rest: list[str]) -> int:
         raise _nothing_named("compare", "lag")
     from impala.lab import compare as compare_lib
 
-    overrides = config_lib.parse_overrides(rest)
+    overrides = config_lib.parse_overrides(rest, compare_lib.KEYS)
     return compare_lib.main(options.config, overrides, options.output, options.workers, command=options.line)
 
 
@@ -470,7 +472,7 @@ def bench(options: argparse.Namespace, rest: list[str]) -> int:
     config, path = _configuration(options.config or pong, rest), options.against
     if path is not None and not Path(path).exists() and "/" not in path and not path.endswith(".yaml"):
         path = shipped.path_of(path, shipped.trainings(), "--against")
-    against = config_lib.load(path) if path else None
+    against = None if path is None else config_lib.load(path)
     names = [options.word or options.config or "pong", options.against]
     return bench_lib.main(config, against, names=names, output=options.json)
 
@@ -499,6 +501,7 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
             f"impala cluster {options.where}: {named} named; expected one shipped configuration, like impala cluster "
             f"{options.where} pong (impala train --list names them), or --config FILE"
         ])  # fmt: skip
+    _take_those_of(options.where, options)
     if options.where == "kubernetes" and options.submit:
         raise config_lib.ConfigError(["--submit: not with kubernetes; expected | kubectl apply -f -"])
     if options.max_nodes and (options.where == "slurm" or options.max_nodes < options.nodes):
@@ -540,6 +543,22 @@ def cluster(options: argparse.Namespace, rest: list[str]) -> int:
 
         print(slurm.submit(options.output))
     return 0
+
+
+_OF_SLURM = {"time": "24:00:00", "option": []}
+_OF_KUBERNETES = {"image": None, "memory_gb": 16, "claim": "impala-runs", "namespace": "default"}
+
+
+def _take_those_of(where: str, options: argparse.Namespace) -> None:
+    """Fills in defaults of options that `where` alone has, and refuses those of the other one."""
+    own, others = (_OF_SLURM, _OF_KUBERNETES) if where == "slurm" else (_OF_KUBERNETES, _OF_SLURM)
+    given = [f"--{name.replace('_', '-')}" for name in others if getattr(options, name) is not None]
+    if given:
+        hint = {"--memory-gb": ", or --option=--mem=64G"}
+        raise config_lib.ConfigError([f"{name}: not with {where}; expected none{hint.get(name, '')}" for name in given])
+    for name, default in own.items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
 
 
 def _batch_script(options: argparse.Namespace, arguments: list[str], folder: Path) -> str:

@@ -146,7 +146,9 @@ def _film(path: Path, watched: Iterable[tuple[np.ndarray, float]], on_picture: C
 def require_run(folder: Path) -> None:
     """Raises ConfigError when `folder` does not hold the run of one agent."""
     if not (folder / "config.yaml").exists():
-        raise config_lib.ConfigError([f"{folder}: holds no config.yaml; expected a run folder"])
+        near = Path("runs") / folder
+        hint = f"; did you mean {near}?" if (near / "config.yaml").exists() else "; expected a run folder"
+        raise config_lib.ConfigError([f"{folder}: holds no config.yaml{hint}"])
     if members := sorted(folder.glob("member_*")):
         raise config_lib.ConfigError([f"{folder}: holds a population; expected one of its members, like {members[0]}"])
 

@@ -59,18 +59,20 @@ def main(
 
 
 def _done(folder: Path, config: config_lib.Config) -> str:
-    """Returns a line if a run, or each member of a population, has trained all its frames; else ""."""
+    """Returns a line if a run, or each member of a population, has trained all its frames or to its target, else ""."""
     from impala.launching import runs as runs_lib
     from impala.learning import soundness
 
     states = [soundness.survey(agent / "checkpoints")[1] for agent in runs_lib.member_folders(folder)]
     num_frames = min(state.get("frames", 0) for state in states)
-    if num_frames < config.total_frames:
+    reached = [state.get("reached_return") for state in states]
+    if num_frames >= config.total_frames:
+        what, key = f"{num_frames:,} frames of {config.total_frames:,}", "--total-frames N"
+    elif None not in (config.target_return, *reached) and min(reached) >= config.target_return:
+        what, key = f"its target, a return of {config.target_return:g}, was reached", "--target-return N, or null,"
+    else:
         return ""
-    return (
-        f"{folder} is done: {num_frames:,} frames of {config.total_frames:,}; --total-frames N prolongs it, --restart "
-        "begins anew, another --run trains beside it"
-    )
+    return f"{folder} is done: {what}; {key} prolongs it, --restart begins anew, another --run trains beside it"
 
 
 def check(config: config_lib.Config):

@@ -1,5 +1,7 @@
 """`Impala(…)` takes environments as other libraries do: a class, a function, one of gymnasium's making."""
 
+import os
+
 import gymnasium
 import numpy as np
 import pytest
@@ -70,6 +72,8 @@ def test_numbers_that_make_no_sense_are_refused(tmp_path):
     for call in (
         lambda: agent.learn(-5), lambda: agent.learn(float("nan")), lambda: agent.learn("many"), lambda: agent.evaluate(0),
         lambda: agent.evaluate(2.5), lambda: agent.evaluate(task=1), lambda: agent.evaluate(task=-1), lambda: Impala("catch", lag=1.5),
+        lambda: agent.learn(100, target_return="0.9"), lambda: agent.learn(100, target_return=float("nan")),
+        lambda: Impala("catch", overrides=["seed"]), lambda: Impala("catch", overrides={1: 1}), lambda: agent.save(""),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="expected"):
             call()
@@ -211,6 +215,19 @@ def test_numbers_of_numpys_and_large_batches_are_taken():
     assert Impala(Guess, overrides={"learner": {"batch_size": 64}}).config.learner.batch_size == 64
     agent = Impala(Guess, lag=np.int64(1), overrides={"learner.batch_size": 64})
     assert agent.learn(64 * 20 * 3).network is not None and type(agent._lag) is int
+    agent = Impala(Guess, seed=np.int64(3), overrides={"learner.unroll_length": np.int32(10), "learner.learning_rate": np.float32(0.25)})
+    assert (agent.config.seed, agent.config.learner.unroll_length, agent.config.learner.learning_rate) == (3, 10, 0.25)
+    assert "agent.name" in line_of(lambda: Impala(Guess, overrides={"agent.name": ["a"]}))
+
+
+def test_an_agent_is_not_saved_over_a_run(tmp_path):
+    agent = Impala(Guess)
+    assert agent.save(agent.save(tmp_path / "agent")) == tmp_path / "agent"
+    for name in ("lock", "launches.json", "metrics.csv"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("")
+        assert "holds a run of impala train; expected another folder" in line_of(lambda: agent.save(tmp_path / name))  # noqa: B023
+        assert os.listdir(tmp_path / name) == [name]
 
 
 @pytest.mark.parametrize("key, value, expected", [

@@ -17,6 +17,7 @@ import pytest
 from impala import cli, training
 from impala import config as config_lib
 from impala.launching import local, runs
+from impala.monitoring import listing
 from tests.faults.disks import small_disk
 from tests.programs.running import refused
 
@@ -115,9 +116,25 @@ def test_a_full_disk_elsewhere_is_not_said_of_standard_output(monkeypatch, capsy
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cli, "_raise_on_interrupt", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        cli.main(["runs", "."])
-    assert "standard output" not in capsys.readouterr().err
+    assert cli.main(["runs", "."]) == 1
+    assert capsys.readouterr().err == "impala runs: No space left on device; expected room for what it writes\n"
+
+
+def test_a_folder_that_cannot_be_read_is_listed_and_no_run(monkeypatch, tmp_path, capsys):
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(listing.os, "access", lambda path, mode: path.name != "closed")  # root may read all
+    assert cli.main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == ["closed", "cannot", "be", "read"]
+
+
+def test_a_run_is_found_by_its_name(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "catch").mkdir(parents=True)
+    for name in ("config.yaml", "metrics.csv"):
+        (tmp_path / "runs" / "catch" / name).write_text("")
+    for command in ("evaluate", "export", "plot"):
+        (line,) = refused(capsys, command, "catch")
+        assert line.endswith("; did you mean runs/catch?")
 
 
 def test_a_key_that_looks_like_an_option_is_a_key(capsys):

@@ -101,7 +101,7 @@ def load_text(tmp_path):
         ("learning_rate", 0.1, "learning_rate: unknown key; did you mean learner.learning_rate?"),
         ("actor.batch_size", 4, "actor.batch_size: unknown key; did you mean learner.batch_size?"),
         ("loss.lambda_", 0.5, "loss.lambda_: unknown key; did you mean loss.lambda?"),
-        ("zzzzzzzz", 1, "zzzzzzzz: unknown key"),
+        ("zzzzzzzz", 1, "zzzzzzzz: unknown key; impala COMMAND --help lists all"),
         ("seed.deeper", 1, "seed: got {'deeper': 1}; input should be a valid integer"),
     ],
 )  # fmt: skip
@@ -424,7 +424,7 @@ def test_building_leaves_its_arguments_alone():
     [
         (["--seed"], ["--seed: has no value; expected --seed VALUE"]),
         (["--seed", "--restart"],
-         ["--seed: has no value; expected --seed VALUE", "--restart: has no value; expected --restart VALUE"]),
+         ["--seed: has no value; expected --seed VALUE", "--restart: unknown; impala COMMAND --help lists all"]),
         (["seed", "3"], ["seed: expected an option like --learner.learning-rate 3e-4",
                          "3: expected an option like --learner.learning-rate 3e-4"]),
         (["-s", "3"], ["-s: expected an option like --learner.learning-rate 3e-4",

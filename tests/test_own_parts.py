@@ -120,6 +120,14 @@ class Bits(gymnasium.Env):
     def step(self, action):
         return self._observe(), float(np.mean(np.array(action) == self._bits)), True, False, {}
 
+class Sticks(Bits):
+    def close(self):
+        raise OSError("stuck")
+
+class Asserts(Bits):
+    def __init__(self):
+        assert self.action_space is None
+
 def pairs(num_environments):
     from impala.environments.catch import Catch
     return Catch(num_environments=num_environments)
@@ -415,6 +423,8 @@ def tried_out_here(command, *, input, capture_output):
     (dict(agent__name="my_parts.wrong:schedules"), "returns 3 from its schedules; expected a mapping of arguments, with learning_rate"),
     (dict(environment__name="nowhere:Game"), "environment.name: 'nowhere:Game' cannot be made: No module named 'nowhere'"),
     (dict(environment__name="my_parts.all:number"), "environment.name: 'my_parts.all:number' cannot be made"),
+    (dict(environment__name="my_parts.all:Asserts"), "'my_parts.all:Asserts' cannot be made: AssertionError: ("),
+    (dict(environment__name="my_parts.all:Sticks"), "'my_parts.all:Sticks' fails when it is closed: OSError: stuck ("),
     (dict(environment__name="my_parts.all:Bits"),
      "network.torso: 'mlp' takes one array, and my_parts.all:Bits has observations of several parts (hint.0 (2,), noise (3,))"),
 ])  # fmt: skip

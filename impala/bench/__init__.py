@@ -142,6 +142,10 @@ def main(
         check_lockstep(config)
     if output and (output.is_dir() or not output.parent.is_dir()):
         raise config_lib.ConfigError([f"--json {output}: expected a file in a folder that exists"])
+    if output and not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise config_lib.ConfigError([f"--json {output}: cannot be written; expected a file that can"])
+    what = "the two programs in turn" if against else "each part alone, then the whole"
+    print(f"measures {what}; that takes some minutes", flush=True)
     result = compare(config, against) if against else measure(config)
     _print_comparison(result, *names) if against else _print_measured(result, config)
     if output:

@@ -20,6 +20,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.lines))
 
 
+LISTED = "; impala COMMAND --help lists all"
 _ALSO = {"gamma": "discount", "lr": "learning_rate", "num_envs": "num_environments"}  # what others call our keys
 _REPR = reprlib.Repr()
 _REPR.maxstring, _REPR.maxother, _REPR.maxlevel = 200, 200, 2
@@ -44,7 +45,7 @@ def describe(error: Mapping, known: Iterable[str]) -> str:
     if error["type"] == "extra_forbidden" and key in known:
         return f"{key}: not with agent.name={agent}; expected no such key"
     if error["type"] == "extra_forbidden":
-        return f"{key}: unknown key{nearest(key, known)}"
+        return f"{key}: unknown key{nearest(key, known) or LISTED}"
     if error["type"] == "union_tag_invalid":
         tags = error["ctx"]["expected_tags"].replace("'own'", f"nor {own.FORM}")
         if not isinstance(value, dict):

@@ -14,7 +14,7 @@ import pydantic
 import yaml
 
 from impala.config import shipped, uses
-from impala.config.errors import ConfigError, describe, nearest
+from impala.config.errors import LISTED, ConfigError, describe, nearest
 from impala.config.schema import DEFAULTS_OF, Config
 from impala.config.sections import CORRECTIONS_OF, OWN_CORRECTIONS
 
@@ -111,8 +111,11 @@ def refuse_patterns(folder: Path, option: str) -> None:
         raise ConfigError([line])
 
 
-def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
-    """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}."""
+def parse_overrides(arguments: Iterable[str], known: Iterable[str] | None = None) -> dict[str, Any]:
+    """Reads `--learner.learning-rate 3e-4` or `--seed=1` into {"learner.learning_rate": 0.0003, "seed": 1}.
+
+    Only of an option without a value it is said whether it is `known`, by default as a key of a configuration.
+    """
     overrides, errors, arguments = {}, [], list(arguments)
     while arguments:
         argument = arguments.pop(0)
@@ -122,7 +125,9 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
         key, equals, value = argument[2:].partition("=")
         if not equals:
             if not arguments or (arguments[0].startswith("--")):
-                errors.append(f"--{key}: has no value; expected --{key} VALUE")
+                is_known = key.replace("-", "_") in (keys() if known is None else known)
+                hint = f"has no value; expected --{key} VALUE" if is_known else f"unknown{LISTED}"
+                errors.append(f"--{key}: {hint}")
                 continue
             value = arguments.pop(0)
         key = key.replace("-", "_")

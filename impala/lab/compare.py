@@ -22,14 +22,16 @@ from typing import Any
 
 from impala import config as config_lib
 from impala import provenance
+from impala.config import shipped
 from impala.lab import cells
-from impala.lab.grid import Cell, Grid, cell_of
+from impala.lab.grid import Cell, Grid, GridConfig, cell_of
 from impala.monitoring.logs import num_damaged, read_csv
 
 COLUMNS = (
     *Cell._fields, "return", "status", "frames", "updates", "skipped_updates", "wall_seconds", *cells.TELEMETRY,
     "replay_age", "curve", "command", "commit", "versions", "machine", "date", "digest",
 )  # fmt: skip
+KEYS = (*GridConfig.model_fields, "total_frames")
 _PACKAGES = ("impala", "tensorflow", "numpy", "gymnasium", "minatar")
 _MOST_FAILURES = 2  # of a cell; then it is left out
 _CELLS_PER_POOL = 32  # of each worker; then a new pool: TensorFlow keeps the graphs of finished cells
@@ -252,7 +254,10 @@ def main(
     """The command `impala compare`: the grid in `path` with `overrides` into `folder`."""
     if importlib.util.find_spec("scipy") is None:
         raise config_lib.ConfigError(["impala compare: needs the package scipy; pip install 'impala[lab]'"])
-    grid, num_workers = Grid(path, overrides), num_workers or len(os.sched_getaffinity(0))
+    num_cores = len(os.sched_getaffinity(0))
+    if (num_workers := num_workers or num_cores) > num_cores:
+        raise config_lib.ConfigError([f"--workers {num_workers}: there are {num_cores} cores; expected no more"])
+    grid = Grid(path, overrides)
     recorded = _recorded(grid) if folder is None else None
     if recorded and not overrides:
         with _alone_in(recorded):
@@ -268,10 +273,10 @@ def main(
 
 
 def _recorded(grid: Grid) -> Path | None:
-    """Returns the folder of a shipped grid's recorded results, in a checkout that is the current folder."""
-    name = grid.path.stem
-    is_shipped = grid.path.resolve() == Path("configs/lab", f"{name}.yaml").resolve()
-    folder = Path("docs/results") / name
+    """Returns the folder of a shipped grid's recorded results; a checkout has one, what pip installed has not."""
+    checkout = Path(os.path.relpath(shipped.FOLDER.resolve().parent))
+    is_shipped = grid.path.resolve().parent == (shipped.FOLDER / "lab").resolve()
+    folder = checkout / "docs/results" / grid.path.stem
     return folder if is_shipped and (folder / "results.csv").is_file() else None
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import typing
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -253,7 +253,9 @@ class Grid:
             replay = (block.replay_fraction, block.replay_size) if own.is_own(config.agent.name) else ()
             tried = block.task, block.scheme, *replay
             if tried not in specs:
-                specs[tried] = checking.check(config)
+                specs[tried] = _tried(checking.check, config)
+            if isinstance(specs[tried], ConfigError):
+                raise specs[tried]
         except ConfigError as error:
             return [f"{block.task}, {block.scheme}: {line}" for line in error.lines]
         num_updates = config.total_frames // (specs[tried].frames_per_step * config.steps_per_update)
@@ -409,6 +411,14 @@ def _selected(config: GridConfig, content: Mapping[str, Any], keys: Mapping[str,
     if isinstance(fractions := keys.get("replay_fractions"), list) and not any(fractions):
         unused.add("replay_sizes")
     return {name: value for name, value in content.items() if name not in unused or name in keys}
+
+
+def _tried(check: Callable, config: config_lib.Config):
+    """Returns what `check` returns or, if it refuses, the error: to try a part out takes seconds."""
+    try:
+        return check(config)
+    except ConfigError as error:
+        return error
 
 
 def _hash_of(word: str) -> str:

@@ -164,7 +164,8 @@ def _probe(address: str, shown: str) -> None:
         )  # fmt: skip
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         is_silent = isinstance(error, subprocess.TimeoutExpired)
-        what = f"no answer of Ray's within {_PROBE_SECONDS:g} s" if is_silent else error
+        is_address = port.isdecimal()
+        what = f"no answer of Ray's within {_PROBE_SECONDS:g} s" if is_silent else error if is_address else "no address"
         line = f"--cluster {shown}: {what}; expected HOST:PORT where `ray start --head` listens, or auto"
         line += ", and certificates as there, if it has RAY_USE_TLS" if is_silent else ""
         raise ConfigError([line]) from None

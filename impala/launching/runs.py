@@ -212,7 +212,7 @@ def _resolved(path: str | Path) -> Path:
     """Returns the absolute path of a run's folder, or refuses one that cannot be looked at."""
     try:
         found = Path(path).resolve()
-        found.exists()
+        (found / "config.yaml").exists()
         str(found).encode()
     except UnicodeEncodeError:  # TensorFlow opens no such file
         shown = str(path).encode(errors="replace").decode()

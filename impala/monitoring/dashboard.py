@@ -31,6 +31,13 @@ def time_left(row: dict[str, Any], total_frames: int) -> float | None:
     return (total_frames - row["frames"]) / speed if speed > 0 else None
 
 
+class _Console(Console):
+    """Lets whoever writes hear that a pipe was closed; rich would end this thread, with another status."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the error, within whose handling rich calls this
+
+
 class Dashboard:
     """Shows the latest row of metrics; `update` may be called as often as you like.
 
@@ -44,7 +51,7 @@ class Dashboard:
 
     def __init__(self, title: str, *, total_frames: int, console: Console | None = None):
         self._title, self._total = title, total_frames
-        self._console = console or Console(file=sys.stdout, highlight=False)
+        self._console = console or _Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=4, transient=False) if self._is_live() else None
         self._row: dict[str, Any] = {}
         self._notices: dict[str, float] = {}  # when each was last printed, without a live table

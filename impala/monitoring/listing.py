@@ -1,5 +1,6 @@
 """`impala runs`: what lies in a folder of runs."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ def lines(root: Path, is_running: Callable[[Path], bool], survey: Callable[[Path
 
     survey: like `learning.soundness.survey`; the checkpoints of a run that is running are not looked at.
     """
+    for path in sorted(path for path in root.iterdir() if path.is_dir() and not os.access(path, os.R_OK | os.X_OK)):
+        yield f"{path.name:24} cannot be read"
     for path in sorted([*root.glob("*/config.yaml"), *root.glob("*/member_*/config.yaml")]):
         folder = path.parent
         if any(folder.glob("member_*")):  # a population: its members come next

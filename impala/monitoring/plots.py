@@ -117,9 +117,11 @@ def _has_rows(folder: Path) -> bool:
 
 def main(folders: Sequence[Path], output: Path) -> int:
     """The command `impala plot`."""
-    problems = [
-        f"{f}: holds no metrics.csv; expected a run folder" for f in folders if not (f / "metrics.csv").is_file()
-    ]
+    problems = []
+    for folder in [folder for folder in folders if not (folder / "metrics.csv").is_file()]:
+        near = Path("runs") / folder
+        hint = f"did you mean {near}?" if (near / "metrics.csv").is_file() else "expected a run folder"
+        problems.append(f"{folder}: holds no metrics.csv; {hint}")
     problems += [
         f"{f / 'metrics.csv'}: has no rows with frames and seconds; expected a run's that has begun to train"
         for f in folders if not problems and not _has_rows(f)

@@ -64,15 +64,20 @@ def _try_environment(config: Config, task: int) -> EnvironmentSpec:
     try:
         environment = make_environment(config, task=task)
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} cannot be made: {error}"]) from None
+        needs_place = own.is_own(name) or isinstance(error, (LookupError, AssertionError))
+        reason = own_parts.told(error) if needs_place and not isinstance(error, ModuleNotFoundError) else error
+        raise ConfigError([f"environment.name: {name!r} cannot be made: {reason}"]) from None
     try:
         fault = environments.fault(environment)
+        problem = f"does not return what it announces: {fault}" if fault else ""
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"environment.name: {name!r} fails when it is played: {own_parts.told(error)}"]) from None
-    finally:
+        problem = f"fails when it is played: {own_parts.told(error)}"
+    try:
         environment.close()
-    if fault:
-        raise ConfigError([f"environment.name: {name!r} does not return what it announces: {fault}"])
+    except (Exception, SystemExit) as error:
+        problem = problem or f"fails when it is closed: {own_parts.told(error)}"
+    if problem:
+        raise ConfigError([f"environment.name: {name!r} {problem}"])
     if name.startswith(handed_in.PREFIX) and config.num_fresh > 1:  # by a function that may return one object again
         try:
             make_environment(config, 2, task=task).close()

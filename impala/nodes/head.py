@@ -165,6 +165,7 @@ class Head:
         """Writes a checkpoint; if that fails, returns after how many seconds to try again."""
         with self._hold():  # weights and counts of one moment
             num_updates, state = self._num_updates(), self.monitor.state() | {"is_done": self.is_done()}
+            state["reached_return"] = self._config.target_return if self._is_target_reached() else None
         if self._member:
             state |= self._member.state(self.monitor.fitness())
         return self._saver.save(num_updates, state)

@@ -18,6 +18,7 @@ import pytest
 
 from impala import cli
 from impala import config as config_lib
+from impala.config import shipped
 from impala.lab import cells, compare, figures, report
 from impala.lab import scores as scores_lib
 from impala.lab.grid import FINAL, SWEEP, Block, Condition, Grid, cell_of
@@ -116,6 +117,7 @@ def checkout(finished, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path / "configs/lab", ignore=shutil.ignore_patterns("out"))
     shutil.copytree(folder / "out", tmp_path / "docs/results/grid")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "configs")
     return tmp_path / "docs/results/grid"
 
 
@@ -157,6 +159,13 @@ def test_a_record_that_is_not_complete_is_gone_on_with_elsewhere(checkout, tmp_p
     assert f"1 of {NUM_CELLS} cells to train, into runs/compare/grid;" in capsys.readouterr().out
     assert before == {file: file.read_bytes() for file in checkout.iterdir()}
     assert len(rows(tmp_path / "runs/compare/grid")) == NUM_CELLS
+
+
+def test_what_is_recorded_is_found_from_another_folder(checkout, tmp_path, monkeypatch, capsys):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.main(["compare", "--config", "../configs/lab/grid.yaml"]) == 0
+    assert f"all {NUM_CELLS} cells in ../docs/results/grid were trained before" in capsys.readouterr().out
 
 
 def test_a_grid_of_ones_own_of_a_recorded_ones_name_is_another(checkout, tmp_path, capsys):
@@ -351,7 +360,10 @@ def test_bad_usage_is_refused_before_tensorflow(tmp_path):
     assert result.returncode == 2 and "expected fewer than the" in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["--config", "nowhere.yaml"], ["--config", LAB / "lag.yaml", "--workers", 0]])
+@pytest.mark.parametrize("arguments", [
+    [], ["--config", "nowhere.yaml"], ["--config", LAB / "lag.yaml", "--workers", 0], ["--config", LAB / "lag.yaml", "--workers", 10_000],
+    ["--config", LAB / "lag.yaml", "--resume"],
+])  # fmt: skip
 def test_wrong_arguments(arguments, capsys):
     assert len(running.refused(capsys, "compare", *arguments)) == 1
 

@@ -261,6 +261,13 @@ def test_a_task_that_lockstep_does_not_train_is_refused(make, tmp_path, changes,
     assert any(line in written for written in caught.value.lines), caught.value.lines
 
 
+def test_what_is_refused_is_tried_out_once(make, monkeypatch):
+    tried, check = [], checking.check
+    monkeypatch.setattr(checking, "check", lambda config: tried.append(config) or check(config))
+    lines = refused(make, schemes=["nowhere:mine"], lags=[1, 2, 3], tasks={"catch": {"scale": [-1.0, 1.0]}})
+    assert len(tried) == 1 and len(lines) == 1 and "nowhere" in lines[0]
+
+
 def test_tasks_share_the_fresh_chunks_or_are_refused():
     made = config_lib.load("configs/catch.yaml", {"environment.name": ["catch", "river_swim", "cliff_walking"], "actor.num_environments": 6, "actor.num_lanes": 3, "target_return": None})
     with pytest.raises(ConfigError, match="8 fresh chunks a batch; in lockstep expected a multiple of the 3 tasks"):

@@ -1,11 +1,12 @@
 """What is shown from a thread of its own: in order, the newest state alone, and never at the cost of who tells it."""
 
+import os
 import threading
 import time
 
 import pytest
 
-from impala.monitoring import screens
+from impala.monitoring import dashboard, screens
 
 
 class Shown:
@@ -37,6 +38,18 @@ def test_all_is_told_in_order_before_it_ends():
         for number in range(100):
             screen.say(str(number))
     assert shown.told == ["begin", *map(str, range(100)), "end"] and not screen.is_stuck
+
+
+def test_a_closed_pipe_is_heard_of():
+    """And not taken for an end with another status, as rich does."""
+    end, start = os.pipe()
+    os.close(end)
+    console = dashboard._Console(file=os.fdopen(start, "w", closefd=False))
+    with pytest.raises(BrokenPipeError), screens.Screen(dashboard.Dashboard("run", total_frames=1, console=console)) as screen:
+        while True:
+            screen.say("words")
+            time.sleep(0.01)
+    os.close(start)
 
 
 def test_who_tells_waits_for_nothing_and_of_states_that_wait_the_newest_is_shown():

@@ -247,6 +247,10 @@ def test_resumes_where_it_ended_and_refuses_another_architecture(finished, tmp_p
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith(f"{folder} is done: {before['frames']:,} frames of ")
     assert checkpoints.read_state(folder / "checkpoints") == before
+    result = run(*CATCH, "--run", folder)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{folder} is done: its target, a return of 0.95, was reached; --target-return N" in result.stdout.splitlines()[-1]
+    assert checkpoints.read_state(folder / "checkpoints") == before
     budget = before["frames"] + 20_000
     result = run(*CATCH, "--run", folder, "--total-frames", budget, "--target-return", 2)
     assert result.returncode == 0, result.stderr
