@@ -10,7 +10,8 @@ from impala.lab import scores as scores_lib
 from impala.lab.grid import Block, Condition, Grid
 from impala.lab.scores import Scores, interval
 
-_MOST_IN_PANEL = 10  # schemes; more have other colours, and their legend beside the panels
+_MOST_COLORS = 10  # of tab10
+_MOST_IN_PANEL = 6  # names of a legend; that of more stands beside the panels
 
 
 def _axes(num_rows: int, num_columns: int):
@@ -25,7 +26,7 @@ def _colors(schemes: Sequence[str]) -> dict[str, Any]:
     """Returns the colour of each scheme, the same in every panel whichever of them are done."""
     import matplotlib
 
-    colors = matplotlib.colormaps["tab20" if len(schemes) > _MOST_IN_PANEL else "tab10"].colors
+    colors = matplotlib.colormaps["tab20" if len(schemes) > _MOST_COLORS else "tab10"].colors
     return dict(zip(schemes, itertools.cycle(colors)))
 
 

@@ -81,8 +81,8 @@ def _comparisons(scores: Scores, condition: Condition) -> list[str]:
             lines.append(f"| `{scheme}` | {_text(less)}{' †' if p < 0.05 else ''} | {_text(wins)} |")
         several = f" for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
         words.append("†: not 0 over seeds, at 5 %" + (several if len(pairs) > 1 else " (Welch's test)."))
-    if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
-        words.append(f"The same runs, and so compared once: {'; '.join(same)}.")
+    if same := [", ".join(names) for names in alike.values() if len(names) > 1]:
+        words.append(f"The same runs, compared once: {'; '.join(same)}.")
     return [*lines, "", " ".join(words)]
 
 
