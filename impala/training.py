@@ -7,13 +7,14 @@ import importlib
 import itertools
 import math
 import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from impala import config as config_lib
 from impala import devices
 
+_REFUSED_SECONDS = 60.0  # while a machine refuses processes or threads
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -135,12 +136,13 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
         with screens.Screen(dashboard.Dashboard(run.path.name, total_frames=config.total_frames)) as screen:
             while outcome.status is None:
                 try:
-                    launched, on_tick = launch()
+                    launched, on_tick = _patiently(launch, interrupts) if restarts.count else launch()
                 except (OSError, config_lib.ConfigError) as error:  # no memory, no folder, no room on a cluster
                     if not restarts.count:
                         raise
                     screen.say(f"the nodes cannot be started any more ({error}): the run ends")
-                    interrupted = 0 if restarts.has_saved else processes.EXIT_INTERRUPTED
+                    has_saved = restarts.has_saved and interrupts.count == 1
+                    interrupted = 0 if has_saved else processes.EXIT_INTERRUPTED
                     outcome = supervising.Outcome(interrupted if interrupts.count else processes.EXIT_TRY_AGAIN)
                     break
                 try:
@@ -154,14 +156,31 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
                 # The time since the newest checkpoint counts, but not where it may be by another host's clock.
                 if saved_at := launched.node(_head(launched, config, 0)).facts.get("saved_at") or supervisor.since:
                     started = time.monotonic() if config.cluster.shared_folder else saved_at
-        if screen.is_stuck:  # standard output takes nothing: neither the end could be told, nor an exit in order
+        if screen.is_stuck or processes.is_stuck():  # neither could the end be told, nor would an exit in order come
             os._exit(outcome.status)
         _tell_the_end(launched, config, run.path, restarts.count)
     if left := launched.left():  # threads that hang: the interpreter would wait for them for ever
-        _tell(f"{', '.join(left)}: not known to have ended; the process ends without waiting", sys.stderr)
-        processes.flush()
+        processes.tell(f"{', '.join(left)}: not known to have ended; the process ends without waiting")
+        if not processes.is_stuck():
+            processes.flush()
         os._exit(outcome.status)
     return outcome.status
+
+
+def _patiently(launch: Callable, interrupts):
+    """Returns what `launch` does; tries again for a minute while the machine refuses another process or thread."""
+    deadline = time.monotonic() + _REFUSED_SECONDS
+    while True:
+        try:
+            return launch()
+        except (OSError, RuntimeError) as error:
+            no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+            is_refused = no_thread or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS)
+            if not is_refused:
+                raise
+            if interrupts.count or time.monotonic() > deadline:
+                raise OSError(getattr(error, "errno", None) or errno.EAGAIN, f"{error}") from None
+            time.sleep(_REFUSED_SECONDS / 12)
 
 
 def _connect(address: str, config, threads: bool) -> None:

@@ -235,10 +235,11 @@ def short_path_to(scratch: Path) -> Path:
     """
     if len(os.fsencode(scratch)) <= _SOCKET_FOLDER_BYTES:
         return scratch
-    for earlier in Path(tempfile.gettempdir()).glob("impala-*"):
-        if (link := earlier / "scratch").is_symlink() and not link.exists():
-            shutil.rmtree(earlier, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix="impala-"))
+    for earlier in Path(tempfile.gettempdir()).glob("impala-tmp-*"):
+        with contextlib.suppress(OSError):  # another user's, which nobody else may look into
+            if (link := earlier / "scratch").is_symlink() and not link.exists():
+                shutil.rmtree(earlier, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="impala-tmp-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "scratch").symlink_to(scratch.resolve())
     return folder / "scratch"

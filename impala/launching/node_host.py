@@ -27,6 +27,7 @@ from impala.launching.shared_memory import machine
 
 PREFIX = "impala-node-"
 _LOG_BYTES = 1_000_000  # of one answer; the rest follows
+_LOG_BYTES_BEHIND = 4_000_000  # of what was written since the last answer; of more the older part is left out
 _HEARING_SECONDS = 1.0  # for what a process said last
 _FILES = "impala's files"  # a fact of a host
 EDITED = ("commit", _FILES)  # facts of a host that change where its checkout is edited
@@ -162,7 +163,8 @@ class NodeHost:
     def status(self, log_at: int = 0) -> Status:
         """Returns what is known of the process, and what it wrote from the byte `log_at` on.
 
-        Who asks says what it has: an answer may be lost on its way, and what is in it is then asked for again.
+        Who asks says what it has: an answer may be lost on its way, and what is in it is then asked for again. Of a
+        process that writes faster than it is asked, what is older is left out, or its end would be told late.
         """
         try:
             self._start_if_ready()
@@ -172,6 +174,8 @@ class NodeHost:
             raise RuntimeError(f"the node could not be started: {self._failure}")
         exit_status = self._exit_status()  # before its last words are read
         with (self._scratch / "log").open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            log_at = size - _LOG_BYTES + 1 if size - log_at > _LOG_BYTES_BEHIND else log_at
             file.seek(log_at)
             log = file.read(_LOG_BYTES)
         return Status(

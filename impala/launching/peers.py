@@ -1,5 +1,7 @@
 """Nodes of one kind that talk to each other directly, not through their RPC servers."""
 
+import contextlib
+import hmac
 import selectors
 import socket
 import time
@@ -7,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import launchpad as lp
 from launchpad.nodes import base
+
+from impala.launching.rpc.tokens import read_token
 
 _GREETING = b"impala"
 
@@ -33,8 +37,12 @@ def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: C
     """
     others = {i: _host_and_port(address) for i, address in enumerate(addresses) if i != index}
     _, port = _host_and_port(addresses[index])
+    is_one_machine = all(_host_and_port(address)[0] in ("localhost", "127.0.0.1") for address in addresses)
     greeted, heard, deadline = set(), set(), time.monotonic() + seconds
-    with socket.create_server(("", port)) as server, selectors.DefaultSelector() as ready:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1" if is_one_machine else "", port)))
+        server.setblocking(False)
+        ready = stack.enter_context(selectors.DefaultSelector())
         ready.register(server, selectors.EVENT_READ)
         while greeted != others.keys() or heard != others.keys():
             if should_stop():
@@ -43,8 +51,11 @@ def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: C
                 missing = ", ".join(f"{i} at {addresses[i]}" for i in sorted(others.keys() - (greeted & heard)))
                 raise TimeoutError(f"no answer from {missing} within {seconds:.0f} s")
             greeted |= {i for i in others.keys() - greeted if _greet(others[i], index)}
-            for _ in ready.select(timeout=0.1):
-                heard |= _hear(server) & others.keys()
+            for key, _ in ready.select(timeout=0.1):
+                if key.fileobj is server:
+                    _let_in(server, ready, stack)
+                else:
+                    heard |= _heard_from(key.fileobj, key.data, ready) & others.keys()
     return True
 
 
@@ -53,23 +64,38 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _greeting(index: int) -> bytes:
+    return (read_token() or "").encode() + _GREETING + index.to_bytes(4, "big")
+
+
 def _greet(address: tuple[str, int], index: int) -> bool:
     try:
         with socket.create_connection(address, timeout=0.5) as connection:
-            connection.sendall(_GREETING + index.to_bytes(4, "big"))
+            connection.sendall(_greeting(index))
         return True
     except OSError:  # not there yet
         return False
 
 
-def _hear(server: socket.socket) -> set[int]:
-    """Returns the index of the node that greeted; empty if the connection was somebody else's."""
+def _let_in(server: socket.socket, ready: selectors.BaseSelector, stack: contextlib.ExitStack) -> None:
+    """Begins to listen to who has connected; one that says nothing holds up nobody."""
+    with contextlib.suppress(OSError):
+        connection = stack.enter_context(server.accept()[0])
+        connection.setblocking(False)
+        ready.register(connection, selectors.EVENT_READ, bytearray())
+
+
+def _heard_from(connection: socket.socket, said: bytearray, ready: selectors.BaseSelector) -> set[int]:
+    """Reads on; returns the index of a node that has greeted, else nothing: part of a greeting, or somebody else."""
+    size = len(_greeting(0))
     try:
-        connection, _ = server.accept()
-        with connection:
-            connection.settimeout(5.0)  # a greeting that is cut short is never repeated
-            said = connection.recv(len(_GREETING) + 4, socket.MSG_WAITALL)
-            is_whole = said.startswith(_GREETING) and len(said) == len(_GREETING) + 4
-            return {int.from_bytes(said[len(_GREETING) :], "big")} if is_whole else set()
+        new = connection.recv(size - len(said))
     except OSError:
+        new = b""
+    said += new
+    if new and len(said) < size:
         return set()
+    ready.unregister(connection)
+    connection.close()
+    index = int.from_bytes(said[-4:], "big")
+    return {index} if hmac.compare_digest(bytes(said), _greeting(index)) else set()

@@ -28,10 +28,13 @@ INCARNATION_VARIABLE = "IMPALA_INCARNATION"  # holds the incarnation of a node t
 GRACE_SECONDS = 30.0  # for a clean end after SIGTERM; then the process ends itself
 _GRACE_ALONE_SECONDS = 3.0  # the same of an actor or evaluator, whose environment may hang: it has nothing to save
 _EXIT_SECONDS, _MAX_WORDS = 5.0, 2_000  # for the interpreter to exit; characters of a node's last words
+_TELLING_SECONDS = 2.0
 EXIT_FAILED, EXIT_USAGE, EXIT_TRY_AGAIN, EXIT_INTERRUPTED = 1, 2, 75, 130
 
+_told: list[threading.Thread] = []
 _pulse: beats.Pulse | None = None  # of the node that runs in this process
 _of_thread = threading.local()  # `.pulse`: of the node that runs in this thread
+_of_fork = threading.local()  # `.mask`: the signals that were blocked before
 
 
 class UsageError(RuntimeError):
@@ -67,6 +70,22 @@ def say(message: str) -> None:
     """Prints a line into the node's log; a full disk costs the line, not the node."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
+
+
+def tell(message: str) -> None:
+    """Prints a line to whoever launched a run; a standard error that takes nothing holds the end up for two seconds."""
+    thread = threading.Thread(target=say, args=(message,), daemon=True, name="words")
+    try:
+        thread.start()
+    except RuntimeError:  # the system refuses another
+        return say(message)
+    thread.join(_TELLING_SECONDS)
+    _told.append(thread)
+
+
+def is_stuck() -> bool:
+    """Returns whether something that was told waits still to be written: an exit in order would wait for it."""
+    return any(thread.is_alive() for thread in _told)
 
 
 class _Output:
@@ -125,6 +144,7 @@ def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     # A node ends through `finish`; else something in it has called sys.exit, an environment perhaps.
     atexit.register(finish, EXIT_FAILED)
     atexit.register(faulthandler.dump_traceback_later, _EXIT_SECONDS, exit=True)  # called first: others may hang
+    os.register_at_fork(before=_hold_sigterm, after_in_parent=_release_sigterm, after_in_child=_be_no_node)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])  # `local` blocked them
@@ -132,6 +152,30 @@ def prepare(role: Role, index: int = 0, niceness: int = 0) -> beats.Pulse:
     seconds = _GRACE_ALONE_SECONDS if role.returns_alone else GRACE_SECONDS
     pulse.beat(each_second=_Grace(pulse, launcher, seconds, (40 if role.stores else 4) * GRACE_SECONDS))
     return pulse
+
+
+def _hold_sigterm() -> None:
+    """Called before a fork: a SIGTERM that comes before `_be_no_node` would be taken for the node's."""
+    _of_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _release_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _of_fork.mask)
+
+
+def _be_no_node() -> None:
+    """Called in a process that an environment forks: it ends when it is told to, and never in the node's name.
+
+    Ctrl-C, which reaches it too, stays ignored: the node still steps it while the run ends.
+    """
+    global _pulse
+    _pulse = None
+    _of_thread.__dict__.clear()
+    atexit.unregister(finish)
+    atexit.unregister(faulthandler.dump_traceback_later)
+    sys.excepthook = sys.__excepthook__
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release_sigterm()
 
 
 def _step_back(niceness: int) -> None:

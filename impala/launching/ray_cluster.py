@@ -645,8 +645,9 @@ class Nodes:
         hosted.status, hosted.answered = status, time.monotonic()
         hosted.exit_status = hosted.status.exit_status
         new = status.log[max(0, hosted.num_logged - status.log_at) :]  # two questions may have been on their way
-        hosted.num_logged += len(new)
         if new:
+            left_out, hosted.num_logged = status.log_at - hosted.num_logged, status.log_at + len(status.log)
+            new = b"\n(%d bytes are left out here)\n" % left_out * (left_out > 0) + new
             with contextlib.suppress(OSError):  # a full disk costs the log
                 self.log(name).parent.mkdir(parents=True, exist_ok=True)
                 with self.log(name).open("ab") as file:

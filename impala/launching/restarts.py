@@ -81,7 +81,7 @@ class Restarts:
                 return Verdict(None, words, is_spent=True)
             self._times.append(now)
         self.count += 1
-        seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** max(0, self._in_a_row[name] - 1))
+        seconds = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** min(30, max(0, self._in_a_row[name] - 1)))
         return Verdict(seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def keep(self, **row) -> None:

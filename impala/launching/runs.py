@@ -57,6 +57,7 @@ class RunFolder:
         self._lock = self._lock_or_refuse()
         try:
             self.is_resumed, self._incarnation = self._check_contents(config), 0
+            self._unrecorded = 0  # the last incarnation, if the disk was full when it began
             self.changes = self._changes(config) if self.is_resumed else []
         except config_lib.ConfigError:
             if not had_lock:
@@ -174,6 +175,9 @@ class RunFolder:
             if not self._incarnation:
                 raise self._unwritable(error) from None
             self._incarnation += 1
+            self._unrecorded = self._incarnation
+        else:
+            self._unrecorded = 0
         return self._incarnation
 
     def _unwritable(self, error: OSError) -> config_lib.ConfigError:
@@ -182,7 +186,10 @@ class RunFolder:
         )
 
     def close(self) -> None:
-        """Releases the folder."""
+        """Releases the folder; records what a full disk kept no record of, if there is room now."""
+        if self._unrecorded:
+            with contextlib.suppress(OSError):
+                launches.add(self.path / "launches.json", member_folders(self.path), "end", least=self._unrecorded)
         self._lock.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from impala.launching import beats, ending
 from impala.launching.interrupts import Interrupts
-from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, say
+from impala.launching.processes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TRY_AGAIN, EXIT_USAGE, tell
 from impala.launching.restarts import Restarts, Verdict
 from impala.launching.roles import Roles
 
@@ -381,18 +381,18 @@ def _report(nodes: Nodes, ended: dict[str, int]) -> int:
     """
     failed = {name: status for name, status in ended.items() if status != 0} or ended
     if not failed:
-        say("the nodes did not stop in time; the run's last checkpoint may be missing")
+        tell("the nodes did not stop in time; the run's last checkpoint may be missing")
         return EXIT_FAILED
     name = _worst(failed, f"{nodes.roles.head}/0")
     status, log, words = failed[name], nodes.log(name), nodes.node(name).facts.get("last_words")
     if _has_refused(nodes, name, status):
-        say(words)
+        tell(words)
         return EXIT_USAGE
     if words or log is None:
-        say(f"{name} ended with {_shown(status)}: {words}")
+        tell(f"{name} ended with {_shown(status)}: {words}")
     else:
-        say(f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:")
-        say(_end_of_log(log))
+        end = f"{name} ended with {_shown(status)}; the program was stopped. The end of {log}:"
+        tell(f"{end}\n{_end_of_log(log)}")
     # If a learner was killed and its peers noticed, or a peer never came, nothing is wrong with the program.
     peer_noticed = status == -signal.SIGKILL and EXIT_TRY_AGAIN in nodes.ended().values()
     is_temporary = status in (EXIT_TRY_AGAIN, -signal.SIGALRM) or peer_noticed

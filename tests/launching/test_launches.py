@@ -124,4 +124,10 @@ def test_a_disk_that_was_full_for_a_while_takes_no_incarnation_back(tmp_path, mo
     monkeypatch.setattr(launches, "add", add)
     assert folder.next_incarnation("actor/0") == 5, "the file says 3"
     assert folder.next_incarnation() == 6 and json.loads((tmp_path / "run/launches.json").read_text())[-1]["incarnation"] == 6
+    monkeypatch.setattr(launches, "add", full)
+    assert [folder.next_incarnation("actor/0"), folder.next_incarnation("actor/1")] == [7, 8]
+    monkeypatch.setattr(launches, "add", add)
+    folder.close()
+    folder = runs.RunFolder(tmp_path / "run", config_lib.load("configs/catch.yaml"))
+    assert folder.next_incarnation() > 8, "there was room again when the run ended"
     folder.close()

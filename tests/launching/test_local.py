@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from impala import training
 from impala.launching import beats, local, restarts, supervising
 from impala.launching.commands import Command
 from impala.launching.roles import Role, Roles
@@ -151,6 +153,49 @@ def test_environments_may_make_sockets_however_long_the_path_of_a_run_is(tmp_pat
     again = local.short_path_to(local.make_scratch(run))
     assert again.exists() and not short.parent.exists(), "a link that leads nowhere is removed"
     shutil.rmtree(local.tempfile.tempdir)
+
+
+def test_what_is_another_users_in_the_temporary_folder_costs_nothing(tmp_path, monkeypatch):
+    """Nobody but root may look into a folder of mode 0700 that is somebody else's."""
+    monkeypatch.setattr(local.tempfile, "tempdir", tempfile.mkdtemp(dir="/tmp"))
+    (Path(local.tempfile.tempdir) / "impala-tmp-theirs").mkdir()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_symlink", refuse)
+    run = tmp_path / ("long" * 30)
+    run.mkdir()
+    assert len(str(local.short_path_to(run))) < 60
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("error, num_calls, raised", [
+    (OSError(errno.EAGAIN, "no"), 3, None), (RuntimeError("can't start new thread"), 3, None),
+    (OSError(errno.EACCES, "no"), 1, PermissionError), (RuntimeError("another"), 1, RuntimeError),
+])  # fmt: skip
+def test_all_nodes_start_again_though_the_machine_refuses_one_for_a_moment(monkeypatch, error, num_calls, raised):
+    calls = []
+
+    def launch():
+        calls.append(time.monotonic())
+        if len(calls) < 3:
+            raise error
+        return "launched"
+
+    monkeypatch.setattr(training, "_REFUSED_SECONDS", 1.2)
+    interrupts = SimpleNamespace(count=0)
+    if raised:
+        with pytest.raises(raised):
+            training._patiently(launch, interrupts)
+    else:
+        assert training._patiently(launch, interrupts) == "launched"
+    assert len(calls) == num_calls
+    monkeypatch.setattr(training, "_REFUSED_SECONDS", 0.0)
+    if not raised:
+        with pytest.raises(OSError):  # which the run ends with
+            calls.clear()
+            training._patiently(launch, interrupts)
 
 
 class Refusing:

@@ -38,7 +38,7 @@ def answers_until_the_end(host, log_at=0):
     answers = []
 
     def has_ended():
-        answers.append(host.status(log_at + sum(len(answer.log) for answer in answers)))
+        answers.append(host.status(answers[-1].log_at + len(answers[-1].log) if answers else log_at))
         return answers[-1].exit_status is not None
 
     wait_for(has_ended, 60, "it ended")
@@ -65,6 +65,17 @@ def test_what_a_node_wrote_arrives_whole_before_its_end_is_told(tmp_path):
     log = log_of(answers)
     assert answers[-1].exit_status == 0 and len(answers) >= 4 and log.count("words") == 500_000
     assert log.endswith("the last one")
+
+
+def test_of_a_node_that_writes_faster_than_it_is_asked_the_older_part_is_left_out(tmp_path):
+    """Its end would be told megabytes later."""
+    def shout():
+        print("words " * 3_000_000, end="the last one", flush=True)
+
+    answers = answers_of(shout, tmp_path, ROOT, first_asked=6.0)
+    log = log_of(answers)
+    assert answers[-1].exit_status == 0 and len(log) <= 1_000_000 and log.endswith("the last one")
+    assert answers[0].log_at == 18_000_012 - len(log)
 
 
 def test_a_node_has_ended_once_it_is_known_what_it_said_last(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Nodes that wait for each other before TensorFlow does."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -7,7 +8,9 @@ from concurrent import futures
 
 import pytest
 
+from impala.launching import peers
 from impala.launching.peers import meet
+from impala.launching.rpc import tokens
 from tests.learning.test_groups import free_addresses
 
 
@@ -53,6 +56,36 @@ def test_a_stranger_is_nobody(index, words):
                 assert not waiting.done()
         with pytest.raises(TimeoutError, match=f"no answer from {1 - index} at"):
             waiting.result(timeout=10)
+
+
+def test_strangers_that_say_nothing_hold_up_nobody():
+    addresses = free_addresses(2)
+    with futures.ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        early = pool.submit(meet, 0, addresses, seconds=60, should_stop=never)
+        strangers = []
+        while len(strangers) < 20:
+            with contextlib.suppress(ConnectionRefusedError):
+                strangers.append(stack.enter_context(socket.create_connection(("localhost", int(addresses[0].rpartition(":")[2])))))
+        strangers[0].sendall(b"imp")
+        began = time.monotonic()
+        assert meet(1, addresses, seconds=60, should_stop=never) and early.result(timeout=60)
+        assert time.monotonic() - began < 20, "5 s for each of them"
+
+
+def test_a_greeting_needs_the_runs_token(tmp_path, monkeypatch):
+    forged, addresses = peers._greeting(1), free_addresses(2)
+    tokens.new_token(tmp_path / "token")
+    monkeypatch.setenv(tokens.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
+    ports = [int(address.rpartition(":")[2]) for address in addresses]
+    for greeting, is_heard in ((forged, False), (len(peers._greeting(1)) * b"x", False), (peers._greeting(1), True)):
+        with futures.ThreadPoolExecutor() as pool, socket.create_server(("", ports[1])):  # who is greeted
+            waiting = pool.submit(meet, 0, addresses, seconds=1.5, should_stop=never)
+            while not waiting.done():
+                with contextlib.suppress(OSError), socket.create_connection(("localhost", ports[0])) as caller:
+                    caller.sendall(greeting)
+                    caller.shutdown(socket.SHUT_WR)
+                    caller.recv(1)
+            assert (waiting.exception(10) is None) == is_heard
 
 
 def test_it_hears_the_stop_signal():

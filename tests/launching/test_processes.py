@@ -1,5 +1,6 @@
 """What every node does first and last, each in a process of its own."""
 
+import contextlib
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from impala.launching import beats, processes
+from tests.programs import running
 from tests.programs.running import alive
 
 
@@ -153,6 +155,34 @@ def test_a_sigterm_that_interrupts_the_main_thread_while_it_holds_the_lock_of_it
     node = prepared("processes.begin(stop)\nwith stop._event._cond: os.kill(os.getpid(), 15); time.sleep(0.2)\nprint(stop.wait(5))")
     output, errors = node.communicate(timeout=20)
     assert output == "True\n", errors
+
+
+def test_what_an_environment_forks_ends_as_it_is_told_and_not_in_the_nodes_name():
+    node = prepared(
+        "processes.begin(stop)\nimport multiprocessing\n"
+        "worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)); worker.start()\n"
+        "worker.terminate(); worker.join(20); print(worker.exitcode)\n"
+        "if not (child := os.fork()): sys.exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )  # fmt: skip
+    output, errors = node.communicate(timeout=40)
+    assert output == "-15\n3\n", errors
+
+
+def test_a_standard_error_that_takes_nothing_holds_up_nobody(monkeypatch):
+    end, start = os.pipe()
+    os.set_blocking(start, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(start, 65_536 * b"x")
+    os.set_blocking(start, True)
+    monkeypatch.setattr(processes, "_TELLING_SECONDS", 0.2)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(start, "w"))
+    began = time.monotonic()
+    processes.tell("words")
+    assert processes.is_stuck() and time.monotonic() - began < 10
+    os.close(end)  # lets the thread end
+    running.wait_for(lambda: not processes.is_stuck(), 20, "the thread has ended")
 
 
 def test_before_its_loop_begins_sigterm_ends_a_node_at_once():

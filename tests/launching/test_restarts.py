@@ -25,6 +25,13 @@ def test_a_long_life_makes_up_for_young_deaths_and_others_are_not_counted():
     assert restarts.decide("actor/0", lived_seconds=1, now=101.0).seconds is None
 
 
+def test_however_many_deaths_in_a_row_the_wait_is_a_number():
+    restarts = Restarts(max_in_a_row=10**6, max_per_hour=10**6)
+    for number in range(2_000):
+        verdict = restarts.decide("actor/0", lived_seconds=1, now=10.0 * number)
+    assert 5.0 < verdict.seconds < 20.0
+
+
 def test_a_learner_that_was_never_heard_has_not_gone_back():
     restarts = make(max_in_a_row=2)
     for progress in (10, 0, 10):

@@ -100,7 +100,10 @@ class PendingCall:
             if self._is_repeatable(status):
                 timer = threading.Timer(self._schedule.next_pause_seconds(), self._start)
                 timer.daemon = True
-                timer.start()
+                try:
+                    timer.start()
+                except RuntimeError:  # the system refuses another thread
+                    self._complete(self.future.set_exception, status)
             else:
                 self._complete(self.future.set_exception, status)
         except Exception as error:  # gRPC would only log it, and the caller would wait for ever
