@@ -206,8 +206,8 @@ class ActorCriticConfig(Model):
 
 
 class QLearningConfig(Model):
-    """Action values: agents/q_learning.py. The defaults are those of DQN (dqn_zoo) or, with program: apex,
-    Ape-X (Horgan et al. 2018): double, dueling, n_step 3, squared errors."""
+    """Action values: agents/q_learning.py. The defaults are those of DQN (dqn_zoo, but for evaluation_epsilon) or, with
+    program: apex, Ape-X (Horgan et al. 2018): double, dueling, n_step 3, squared errors."""
 
     name: Literal["q_learning"] = "q_learning"  # or package.module:name
     double: bool = False  # the online network chooses the action that the target network values

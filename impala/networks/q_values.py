@@ -40,7 +40,8 @@ class QValues(tf.Module):
     """A torso with a head for the value of every action; `core`, one of `networks.cores`, remembers between them.
 
     Q(x, ·) is the output of a linear layer or, with `is_dueling`, V(x) + A(x, ·) − mean A(x, ·), each stream with its
-    own hidden layer (Wang et al. 2016, arXiv:1511.06581, equation 9).
+    own hidden layer (Wang et al. 2016, arXiv:1511.06581, equation 9; theirs begin at the convolutions, these behind the
+    torso's dense layer).
     """
 
     def __init__(self, torso: Torso, num_actions: int, *, core=None, is_dueling: bool = False, seed: int = 0):

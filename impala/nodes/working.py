@@ -86,7 +86,7 @@ class BaseWorker:
         """Leaves what is under way: the next parameters are another member's of the population."""
 
     def act(self) -> list[Episode]:
-        """Steps one lane's environments once; returns the episodes that ended."""
+        """Goes on to the next pause of one lane's loop (see `Actor.steps`); returns the episodes that ended."""
         return next(self._steps)
 
     def batch(self):
