@@ -446,7 +446,7 @@ def test_no_signature_is_wide():
 def reading_path():
     """Returns the files that the README's table of stations names."""
     readme = (ROOT / "README.md").read_text()
-    table = readme[readme.index("| station | file |") : readme.index("Beside the way")]
+    table = readme[readme.index("| station | file |") : readme.index("Not on this path")]
     return [ROOT / path for path in dict.fromkeys(re.findall(r"\]\((impala/[\w/]+\.py)\)", table))]
 
 

@@ -1,4 +1,4 @@
-"""Both halves of an update in one `tf.function`, traced once: batch → loss → gradients → optimizer."""
+"""An update as one compiled function, traced again for other shapes only: batch → loss → gradients → optimizer."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Learner:
       forward: `gradients.network_inputs` of a batch → outputs, if the loss needs other outputs than the network's.
       max_grad_norm: gradients are scaled down to this global norm.
       jit_compile: compile the step with XLA; for GPUs.
-      max_non_finite: so many updates in a row whose loss or gradient is not finite are an error.
+      max_non_finite: an error is raised after so many updates in a row with a loss or gradient that is not finite.
       after_update: called with the `Result` of each update.
       group: the learners that this one updates together with, each on its share of a batch; see `groups.Group`.
     """
@@ -74,7 +74,7 @@ class Learner:
           scheduled: arguments of the loss that change during training, e.g. `entropy_cost`.
 
         Raises:
-          ValueError: the keywords are not those of an earlier call with as many, with which the step was traced.
+          ValueError: an earlier call had as many keywords, but others; the step was traced with those.
           NonFiniteUpdates: `max_non_finite` updates in a row were not finite.
           groups.PeerLost: a learner of the group is gone; nothing was changed.
         """

@@ -79,11 +79,11 @@ def actor_critic(
 
     Returns:
       (outputs, batch) → (loss, metrics): outputs are a network's [T+1, B], batch a time-major `Chunk`; `entropy_cost`
-      may be given anew with every call, as a tensor. Of the metrics, `loss` is what is returned; its terms are means
+      may be given anew with every call, as a tensor. The metric `loss` is the loss itself; its terms are given as means
       over the valid transitions.
 
     Raises:
-      ValueError: `reduction` is neither.
+      ValueError: `reduction` is another word.
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction={reduction!r}; expected 'sum' or 'mean'")

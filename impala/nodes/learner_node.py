@@ -19,8 +19,8 @@ from impala.types import Chunk, EnvironmentSpec
 class LearnerNode:
     """Trains on the batches of its source and serves weights; the first of several has the `Head` of the run.
 
-    A node that does more holds a `LearnerNode` and adds to its `after_agreement`, `after_update`, `at_end`, `jobs`,
-    `counts` and `columns`.
+    To extend it, hold a `LearnerNode` and add to its `after_agreement`, `after_update`, `at_end`, `jobs`, `counts` and
+    `columns`.
 
     Args:
       index: of this learner.
@@ -126,7 +126,7 @@ class LearnerNode:
         if is_turn and not num_old:
             batch, self._held = self._held, None
             return batch
-        # Of old ones all drop theirs: if one did alone, it would wait for actors that the others' full queues block.
+        # If one is too old, all learners drop theirs: one alone would wait for actors that the others' queues block.
         if is_turn or not self.is_over and self._relief.is_due(self._held):
             self._drop_held()
         return None
