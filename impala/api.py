@@ -17,6 +17,7 @@ import numpy as np
 
 from impala import config as config_lib
 from impala import environments, lockstep
+from impala.agents import shared
 from impala.config import uses
 from impala.learning import checkpoints
 from impala.monitoring import evaluations
@@ -131,7 +132,8 @@ class Impala:
         for line in config_lib.without_effect(config):
             if "total_frames" not in line:  # `learn` is told how long
                 print(f"NOTE: {line}", file=sys.stderr)
-        checking.check(config)
+        for line in shared.notes(config, checking.check(config)):
+            print(f"NOTE: {line}", file=sys.stderr)
         self._begin(config, lag)
 
     def _begin(self, config: config_lib.Config, lag: int, incarnation: int = 0) -> None:
@@ -142,7 +144,7 @@ class Impala:
         except config_lib.ConfigError as error:
             line = f"Impala: {error.lines[0]}; `impala evaluate` and `impala export` take runs of all programs"
             raise config_lib.ConfigError([line]) from None
-        self.config, self._lag = config, int(lag)
+        self.config, self._lag, self._is_member = config, int(lag), False
         self._lockstep = lockstep.Lockstep(config, lag=self._lag, incarnation=incarnation)
         self._scores: collections.deque[float] = collections.deque(maxlen=WINDOW)
 
@@ -165,6 +167,10 @@ class Impala:
             raise config_lib.ConfigError([f"learn: target_return={target_return!r}; expected a number, or None"])
         if not (isinstance(total_steps, numbers.Real) and 0 <= total_steps < float("inf")):
             raise config_lib.ConfigError([f"learn: total_steps={total_steps!r}; expected a number of agent steps"])
+        if self._is_member:
+            line = "learn: a member of a population, whose learning rate and other settings have evolved since its "
+            line += "configuration; expected evaluate, or impala train on the population"
+            raise config_lib.ConfigError([line])
         step_frames = self._lockstep.spec.frames_per_step
         for update in self._lockstep.updates(self._lockstep.frames + total_steps * step_frames):
             self._scores.extend(episode.score for episode in update.episodes)
@@ -247,6 +253,7 @@ class Impala:
         # Read-only: a process may be training there, and only it may rename damaged checkpoints.
         state = agent._checkpoints(path).restore(report=lambda line: print(line, file=sys.stderr), read_only=True)
         agent._lockstep.learner.num_updates, agent._lockstep.frames = state["updates"], state["frames"]
+        agent._is_member = "population" in state
         return agent
 
     def _checkpoints(self, path: Path) -> checkpoints.Checkpoints:

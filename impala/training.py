@@ -284,8 +284,10 @@ def _row(learners, say_once) -> dict:
 
 
 def _tell_the_start(config, spec, run, table_mb: dict[str, float]) -> None:
+    from impala.agents import shared
+
     _tell(f"{'resuming' if run.is_resumed else 'starting'} {run.path} · {spec.name} · {config.total_frames:,} frames")
-    for line in [*run.changes, *config_lib.without_effect(config)]:
+    for line in [*run.changes, *config_lib.without_effect(config), *shared.notes(config, spec)]:
         _tell(f"NOTE: {line}")
     if table_mb["queue"]:
         _tell(f"the queue takes at most {max(1, table_mb['queue']):.0f} MB of memory")

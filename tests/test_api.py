@@ -220,6 +220,35 @@ def test_numbers_of_numpys_and_large_batches_are_taken():
     assert "agent.name" in line_of(lambda: Impala(Guess, overrides={"agent.name": ["a"]}))
 
 
+class Bytes(Guess):
+    observation_space = gymnasium.spaces.Box(0, 255, (4,), np.uint8)
+
+    def reset(self, **how):
+        observation, info = super().reset(**how)
+        return np.full(4, 255, np.uint8), info
+
+    def step(self, action):
+        return np.full(4, 255, np.uint8), *super().step(action)[1:]
+
+
+def test_bytes_that_a_torso_takes_as_they_are_are_told_of(capsys):
+    Impala(Bytes)
+    assert "NOTE: network.torso=mlp takes observations as they are" in capsys.readouterr().err
+    Impala("minatar:breakout")
+    Impala(Guess)
+    assert not capsys.readouterr().err
+
+
+def test_a_member_of_a_population_plays_and_does_not_learn_on(tmp_path):
+    agent = Impala(Guess)
+    agent.save(tmp_path / "member_0")
+    state = dict(frames=0, lag=0, process=handed_in.TOKEN, population={"factors": {"learning_rate": 0.1}})
+    agent._checkpoints(tmp_path / "member_0").save(1, state)
+    member = Impala.load(tmp_path / "member_0", Guess)
+    assert len(member.evaluate(episodes=2).scores) == 2
+    assert "a member of a population, whose learning rate" in line_of(lambda: member.learn(320))
+
+
 def test_an_agent_is_not_saved_over_a_run(tmp_path):
     agent = Impala(Guess)
     assert agent.save(agent.save(tmp_path / "agent")) == tmp_path / "agent"

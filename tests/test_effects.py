@@ -33,7 +33,10 @@ def test_the_table_says_what_the_signatures_of_schemes_say(agent, name):
 
 
 def test_every_key_of_the_table_exists():
-    assert {*effects._ONLY_WITH, *(other for each in effects._ONLY_WITH.values() for other in each)} <= {*config_lib.keys()}
+    assert {
+        *effects._ONLY_WITH, *effects._AND_WITH,
+        *(other for table in (effects._ONLY_WITH, effects._AND_WITH) for each in table.values() for other in each),
+    } <= {*config_lib.keys()}
 
 
 @pytest.mark.parametrize("word", sorted(config_lib.shipped.trainings()))
@@ -51,6 +54,11 @@ def test_shipped_configurations_set_no_key_in_vain(word):
      ["learner.rmsprop_decay=0.9 has no effect on training with learner.optimizer=adam",
       "replay.size=500 has no effect on training with replay.fraction=0.0 and program=impala"]),
     ("catch", {"replay.fraction": 0.5, "replay.size": 500}, []),
+    ("catch", {"loss.pg_bootstrap": "mixed"}, ["loss.pg_bootstrap=mixed has no effect on training with loss.lambda=1.0"]),
+    ("catch", {"loss.pg_bootstrap": "mixed", "loss.lambda": 0.9}, []),
+    ("catch", {"loss.clip_c": 0.5, "loss.lambda": 0.0}, ["loss.clip_c=0.5 has no effect on training with loss.lambda=0.0"]),
+    ("catch", {"loss.entropy_cost": 0.0, "loss.entropy_cost_schedule": "linear"},
+     ["loss.entropy_cost_schedule=linear has no effect on training with loss.entropy_cost=0.0"]),
     ("catch", {"environment.protocol": "rllib"},
      ["environment.protocol=rllib has no effect on training with environment.name=catch"]),
     ("q_unrolls_catch", {"agent.n_step": 3},

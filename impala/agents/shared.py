@@ -37,6 +37,18 @@ def check_torso(torso: str, spec: EnvironmentSpec) -> None:
         ])  # fmt: skip
 
 
+def notes(config: Config, spec: EnvironmentSpec) -> list[str]:
+    """Returns a line if a torso that takes numbers as they are gets bytes, which are likely of 0 to 255."""
+    torso, tasks = config.network.torso, config.environment.tasks
+    is_plain = config.has_use_for("network.torso") and torso in ("mlp", "minatar")
+    if not is_plain or spec.observation.dtype != np.uint8 or all(name.startswith("minatar:") for name in tasks):
+        return []
+    return [
+        f"network.torso={torso} takes observations as they are, and {spec.name} has bytes; if they go up to 255, let "
+        "the environment return float32 of 0 to 1 instead"
+    ]
+
+
 def bound(function: Callable, loss: LossConfig) -> Callable:
     """Binds those parameters of `function` that the configuration has under the same name."""
     names = inspect.signature(function).parameters.keys() & type(loss).model_fields.keys() - {"correction"}

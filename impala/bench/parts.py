@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -24,15 +25,20 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 
 
 def environment_rate(config: config_lib.Config, seconds: float) -> float:
-    """Agent steps/s of one actor's environments with random actions on all cores.
+    """Agent steps/s of one actor's environments with random actions on all cores; of several tasks, as many of each.
 
     Only Atari's take threads: of others each core steps some in a process of its own, and their rates are added.
     """
-    if all(name.startswith("atari:") for name in config.environment.tasks):
-        return _random_rate(config, seconds)
+    num_tasks = len(config.environment.tasks)
+    return statistics.harmonic_mean([_rate_of_task(config, task, seconds / num_tasks) for task in range(num_tasks)])
+
+
+def _rate_of_task(config: config_lib.Config, task: int, seconds: float) -> float:
+    if config.environment.tasks[task].startswith("atari:"):
+        return _random_rate(config, task, seconds)
     count, spawn = len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(count, spawn, initializer=_keep, initargs=(spawn.Barrier(count),)) as pool:
-        return sum(pool.map(_random_rate, [config] * count, [seconds] * count))
+        return sum(pool.map(_random_rate, [config] * count, [task] * count, [seconds] * count))
 
 
 _all_are_ready: Any = None  # a barrier of the processes that measure at once
@@ -43,12 +49,12 @@ def _keep(barrier) -> None:
     _all_are_ready = barrier
 
 
-def _random_rate(config: config_lib.Config, seconds: float) -> float:
+def _random_rate(config: config_lib.Config, task: int, seconds: float) -> float:
     import numpy as np
 
     from impala import sampling
 
-    environment = make_environment(config, config.actor.num_environments)
+    environment = make_environment(config, config.actor.num_environments, task)
     random, n = np.random.default_rng(0), environment.num_environments
     sampler, uniform = sampling.of(environment.spec.actions), _uniform(environment.spec, n)
     environment.reset(0)
@@ -215,11 +221,11 @@ def _uniform(spec, n: int):
     return np.zeros((n, spec.actions.num_parameters), np.float32)
 
 
-def make_environment(config: config_lib.Config, num_environments: int):
-    """Makes the configured environments with one thread for each core."""
+def make_environment(config: config_lib.Config, num_environments: int, task: int = 0):
+    """Makes the configured environments of one task with one thread for each core."""
     from impala.nodes import parts
 
-    return parts.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)))
+    return parts.make_environment(config, num_environments, num_threads=len(os.sched_getaffinity(0)), task=task)
 
 
 def random_batch(config: config_lib.Config, spec, size: int | None = None):

@@ -24,7 +24,8 @@ def scheme_fractions(config: config_lib.Config, seconds: float) -> dict[str, flo
     processes.hide_gpus()
     processes.set_tensorflow_threads(len(os.sched_getaffinity(0)))
     sizes = {"unroll_length": _UNROLL_LENGTH, "batch_size": _BATCH_SIZE}
-    config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes)})
+    loss = config.loss.model_copy(update={"correction": "vtrace"})  # of an agent of one's own it may be another kind
+    config = config.model_copy(update={"learner": config.learner.model_copy(update=sizes), "loss": loss})
     spec = make_environment(config, 1).spec
     batch = random_batch(config, spec)
     learner = make_learner(config, make_network(config, spec))

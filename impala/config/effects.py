@@ -55,6 +55,7 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
     "loss.policy_cloning_cost": _with_correction("clear"),
     "loss.value_cloning_cost": _with_correction("clear"),
     "loss.trust_threshold": _with_correction("laser"),
+    "loss.entropy_cost_schedule": {"loss.entropy_cost": bool},
     "loss.popart_step": {"loss.popart": bool},
     "agent.policy_epsilon": {"loss.correction": _not("n_step")},
     "agent.n_step": _with_correction("n_step") | {"agent.name": _not("q_unrolls", "r2d2")},
@@ -89,6 +90,12 @@ _ONLY_WITH = {  # key → {other key: which of its values}; one that fits is eno
 }  # fmt: skip
 
 
+_AND_WITH = {  # the same, where another condition must hold as well
+    "loss.pg_bootstrap": {"loss.lambda": lambda trace: trace < 1.0},
+    "loss.clip_c": {"loss.lambda": bool},
+}  # fmt: skip
+
+
 def without_effect(config: Config) -> list[str]:
     """Returns a line for each likely mistake.
 
@@ -101,7 +108,7 @@ def without_effect(config: Config) -> list[str]:
     if "entropy_cost" in config.population.parameters and "parameters" in config.population.model_fields_set:
         if config.has_use_for("population.parameters") and not config.has_use_for("loss.entropy_cost"):
             lines.append(f"population.parameters: entropy_cost does not evolve with agent.name={config.agent.name}")
-    for key, conditions in _ONLY_WITH.items():
+    for key, conditions in (*_ONLY_WITH.items(), *_AND_WITH.items()):
         leaf = leaves.get(key)
         if leaf is None or not leaf.is_set or leaf.value == leaf.default or not config.has_use_for(key):
             continue

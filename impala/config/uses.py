@@ -34,6 +34,7 @@ _OF_PROGRAMS = {  # the programs, or pairs of program and agent, that use a key,
     "learner.num_parallel_operations": ("impala", "seed", "ga3c", "dqn", "apex"),  # whose learner computes gradients
     "actor.weight_frames": ("apex",),
     "actor.num_relays": ("impala", "apex"),
+    "cluster.learner_gpus": ("impala", "seed", "ga3c", "dqn", "apex"),
     "cluster.relay_cpus": ("impala", "apex"),
     "cluster.relay_memory_gb": ("impala", "apex"),
     "cluster.actor_cpus": _ACTORS,

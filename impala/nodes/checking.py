@@ -100,7 +100,7 @@ def _check_length(config: Config, spec: EnvironmentSpec) -> None:
 
 def _check_alike(specs: list[EnvironmentSpec]) -> None:
     for other in specs[1:]:
-        for field in ("actions", "observation", "num_stacked", "frames_per_step"):
+        for field in ("actions", "observation", "parts", "num_stacked", "frames_per_step"):
             one_has, other_has = getattr(specs[0], field), getattr(other, field)
             if one_has != other_has:
                 are_games = all(spec.name.startswith("atari:") for spec in (specs[0], other))

@@ -25,6 +25,7 @@ from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _OPTIMIZER_COPIES, _ACTOR_COPIES, _WORKER_COPIES = 6, 4, 2, 5
+_SLOTS = 2  # of an optimizer, for each parameter: Adam's
 _WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
@@ -99,10 +100,18 @@ def check(config: Config, spec: EnvironmentSpec, tables_mb: Mapping[str, float] 
 
 
 def _check_message(config: Config, spec: EnvironmentSpec) -> None:
-    """Refuses a network whose parameters do not fit into the message in which an actor or an evaluator gets them."""
+    """Refuses a network whose parameters do not fit into the message in which an actor or an evaluator gets them.
+
+    A parameter server's workers get each shard's in a message of its own; what several shards begin with and keep also
+    has the optimizer's state, and target parameters.
+    """
     in_actors = config.has_use_for("actor.num_tensorflow_threads")
-    is_sent = config.server.transport == "rpc" if config.has_parameter_server else in_actors
     size = 4 * sum(one.parameters for one in layers(config, spec))
+    if config.has_parameter_server and not config.evaluator.num_episodes:
+        num_shards = config.server.num_shards
+        of_a_shard = max(size // num_shards, *(4 * one.parameters for one in layers(config, spec)))
+        size = of_a_shard * (1 + (num_shards > 1) * (_SLOTS + config.replays_alone))
+    is_sent = in_actors or config.has_parameter_server
     try:
         most = wire.max_bytes()
     except ValueError as error:
@@ -188,7 +197,8 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
     is_central = config.has_central_inference
     has_server, num_actors = config.has_parameter_server, members * actor.num_actors
     num_learners = members * (config.server.num_shards if has_server else learner.num_learners)
-    num_tables = 0 if is_central and not config.replays_alone else learner.num_learners
+    has_tables = config.has_replay_table or config.has_use_for("replay.queue_kind")
+    num_tables = (1 if has_server else learner.num_learners) if has_tables else 0
     num_others = members * (bool(config.evaluator.num_episodes) + num_tables) + 1
     of_actors = num_actors * (_TENSORFLOW_MB * has_weights + _STEPPER_MB * is_central)
     num_relays = members * actor.num_relays
@@ -224,7 +234,9 @@ def _parts(config: Config, spec: EnvironmentSpec) -> Iterator[Part]:
          *(("actor.num_actors",) if has_server else ()), *lengths, *sizes),
     )  # fmt: skip
     copies = _LEARNER_COPIES * num_learners + _ACTOR_COPIES * (num_actors * has_weights + num_others + num_relays)
-    if has_server:
+    if has_server:  # further shards hold the network, and of a share of it what a learner holds beside that
+        num_shards = config.server.num_shards
+        copies -= members * (num_shards - 1) * (_LEARNER_COPIES - 1) * (1 - 1 / num_shards)
         copies += (_WORKER_COPIES - _ACTOR_COPIES) * num_actors
         copies += 0 if config.server.shared_optimizer else _OPTIMIZER_COPIES * (num_actors - members)
     yield Part(

@@ -17,11 +17,11 @@ def placement(config: Config) -> ray_cluster.Placement:
     cluster, num_learners = config.cluster, config.learner.num_learners
 
     def needs(name: str) -> ray_cluster.Needs:
-        role = name.partition("/")[0]
+        role = kind = name.partition("/")[0]
         role = _LEARNER if role in _SERVERS else role
         return ray_cluster.Needs(
             cpus=getattr(cluster, f"{role}_cpus"),
-            gpus=cluster.learner_gpus if role == _LEARNER else 0.0,
+            gpus=cluster.learner_gpus if kind == _LEARNER else 0.0,  # parameter servers use none
             memory_gb=getattr(cluster, f"{role}_memory_gb"),
         )
 

@@ -122,7 +122,11 @@ def test_weights_that_no_message_holds_are_refused_where_they_travel_in_one(monk
     words = r"network.hidden_sizes=\[9000, 9000\]: the weights take 326 MB, and a message between processes at most 268"
     with pytest.raises(config_lib.ConfigError, match=words + ".*IMPALA_RPC_MAX_BYTES=327"):
         estimates.check(build(catch, **large), catch)
-    estimates.check(build(catch, program="a3c", loss__correction="none", **large), catch)  # by shared memory
+    served = dict(program="a3c", loss__correction="none", **large)  # gradients go through shared memory, parameters do not
+    with pytest.raises(config_lib.ConfigError, match=words):
+        estimates.check(build(catch, **served), catch)
+    with pytest.raises(config_lib.ConfigError, match="take 97[0-9] MB"):  # a layer is 324 MB; with Adam's two slots
+        estimates.check(build(catch, server__num_shards=2, **served), catch)
     monkeypatch.setenv("IMPALA_RPC_MAX_BYTES", "400000000")
     estimates.check(build(catch, **large), catch)
     monkeypatch.setenv("IMPALA_RPC_MAX_BYTES", "many")

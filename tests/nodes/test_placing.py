@@ -37,4 +37,6 @@ def test_each_role_needs_what_its_own_keys_say_and_servers_of_parameters_what_a_
     assert {role: tuple(needs(f"{role}/1")) for role in roles} == {
         role: (2.0 + i, 0.5 if role == "learner" else 0.0, 20.0 + i) for i, role in enumerate(roles)
     }
-    assert needs("server/0") == needs("shard/3") == needs("learner/0")
+    assert needs("server/0") == needs("shard/3") == needs("learner/0")._replace(gpus=0.0), "they use no GPU"
+    with pytest.raises(config_lib.ConfigError, match="cluster.learner_gpus"):
+        config_lib.load("configs/a3c_catch.yaml", {"cluster.learner_gpus": 1.0})

@@ -7,6 +7,7 @@ from impala import api
 from impala import config as config_lib
 from impala.monitoring.logs import read_csv
 from impala.nodes import checking
+from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
 
 GAMES = ["atari:pong", "atari:boxing", "atari:breakout"]
@@ -55,6 +56,17 @@ def test_tasks_that_are_not_alike_are_refused(names, words):
     with pytest.raises(config_lib.ConfigError) as caught:
         checking.check(config)
     assert words in str(caught.value) and len(caught.value.lines) == 1 + ("atari:pomg" in names)
+
+
+def test_tasks_of_other_parts_are_not_alike_though_as_large():
+    one, other = (
+        EnvironmentSpec(name, ArraySpec((6,), np.float32), actions=Discrete(2), parts=parts)
+        for name, parts in (("a", (("x", ArraySpec((2,), np.float32)), ("y", ArraySpec((4,), np.float32)))),
+                            ("b", (("x", ArraySpec((3,), np.float32)), ("y", ArraySpec((3,), np.float32)))))
+    )  # fmt: skip
+    checking._check_alike([one, one])
+    with pytest.raises(config_lib.ConfigError, match="one network cannot play a with parts"):
+        checking._check_alike([one, other])
 
 
 def test_the_full_action_set_unites_games():
