@@ -91,9 +91,13 @@ def _queue_of(overrides: dict) -> dict:
     return {"replay.queue_size": max(32, int(size))} if is_of_it else {}
 
 
-def _plain(values: Mapping) -> dict:
-    """Returns values with Python's numbers in place of NumPy's, which a configuration does not take."""
-    return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+def _plain(value):
+    """Returns a value with Python's numbers in place of NumPy's, which a configuration does not take."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 class Impala:

@@ -60,17 +60,20 @@ def main(
 
 
 def _done(folder: Path, config: config_lib.Config) -> str:
-    """Returns a line if a run, or each member of a population, has trained all its frames or to its target, else ""."""
+    """Returns a line if a run has trained all its frames or to its target, else "".
+
+    A population has once all members have trained their frames, or one has reached the target.
+    """
     from impala.launching import runs as runs_lib
     from impala.learning import soundness
 
     states = [soundness.survey(agent / "checkpoints")[1] for agent in runs_lib.member_folders(folder)]
     num_frames = min(state.get("frames", 0) for state in states)
-    reached = [state.get("reached_return") for state in states]
+    reached, target = [state.get("reached_return") for state in states], config.target_return
     if num_frames >= config.total_frames:
         what, key = f"{num_frames:,} frames of {config.total_frames:,}", "--total-frames N"
-    elif None not in (config.target_return, *reached) and min(reached) >= config.target_return:
-        what, key = f"its target, a return of {config.target_return:g}, was reached", "--target-return N, or null,"
+    elif target is not None and any(value is not None and value >= target for value in reached):
+        what, key = f"its target, a return of {target:g}, was reached", "--target-return N, or null,"
     else:
         return ""
     return f"{folder} is done: {what}; {key} prolongs it, --restart begins anew, another --run trains beside it"
@@ -136,7 +139,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
         with screens.Screen(dashboard.Dashboard(run.path.name, total_frames=config.total_frames)) as screen:
             while outcome.status is None:
                 try:
-                    launched, on_tick = _patiently(launch, interrupts) if restarts.count else launch()
+                    launched, on_tick = _patiently(launch, interrupts, screen.say) if restarts.count else launch()
                 except (OSError, config_lib.ConfigError) as error:  # no memory, no folder, no room on a cluster
                     if not restarts.count:
                         raise
@@ -167,7 +170,7 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
     return outcome.status
 
 
-def _patiently(launch: Callable, interrupts):
+def _patiently(launch: Callable, interrupts, say: Callable[[str], None]):
     """Returns what `launch` does; tries again for a minute while the machine refuses another process or thread."""
     deadline = time.monotonic() + _REFUSED_SECONDS
     while True:
@@ -179,7 +182,8 @@ def _patiently(launch: Callable, interrupts):
             if not is_refused:
                 raise
             if interrupts.count or time.monotonic() > deadline:
-                raise OSError(getattr(error, "errno", None) or errno.EAGAIN, f"{error}") from None
+                raise (OSError(errno.EAGAIN, f"{error}") if no_thread else error) from None
+            say(f"the nodes cannot be started ({error}); it is tried again for {_REFUSED_SECONDS:.0f} s")
             time.sleep(_REFUSED_SECONDS / 12)
 
 

@@ -26,13 +26,6 @@ def drawn(rows: list[dict], count: int, seed: int) -> list[dict]:
     return list(of_scheme.values())[:count]
 
 
-def written(name: str, found) -> str:
-    """Returns what was found as a row of results.csv has it."""
-    if name == "curve":
-        return " ".join(f"{x:.4g}" for x in found)
-    return f"{found:.6g}" if isinstance(found, float) else str(found)
-
-
 def difference(recorded: str, found) -> float:
     """Returns the largest relative difference of two numbers, or of two curves; numbers below 0.001 count as that."""
     found = found if isinstance(found, list) else [found]
@@ -51,6 +44,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     from impala.lab import cells
+    from impala.lab.compare import written
 
     cells.prepare_worker()
     from impala.lab import grid as grids
@@ -63,10 +57,9 @@ def main() -> int:
         for row in rows:
             cell = grids.cell_of(row)
             found = cells.run(grid.cell_config(cell), cell.lag, grid.config.num_evaluations)
-            worst = max((difference(row[name], found[name]), name) for name in COMPARED if row[name])
-            is_same = all(written(name, found[name]) == row[name] for name in COMPARED if row[name])
-            num_differ += not is_same
-            said = "the same" if is_same else f"another {worst[1]}, by {worst[0]:.2g}"
+            others = [name for name in COMPARED if row[name] and written(name, found[name]) != row[name]]
+            num_differ += bool(others)
+            said = ", ".join(f"{name} by {difference(row[name], found[name]):.2g}" for name in others) or "the same"
             scores = f"return {float(row['return']):.4f}, now {found['return']:.4f}"
             print(f"{word}: {cell.task} {cell.scheme} lag {cell.lag} seed {cell.seed}: {scores}: {said}", flush=True)
     return int(num_differ > 0)

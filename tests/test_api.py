@@ -217,6 +217,8 @@ def test_numbers_of_numpys_and_large_batches_are_taken():
     assert agent.learn(64 * 20 * 3).network is not None and type(agent._lag) is int
     agent = Impala(Guess, seed=np.int64(3), overrides={"learner.unroll_length": np.int32(10), "learner.learning_rate": np.float32(0.25)})
     assert (agent.config.seed, agent.config.learner.unroll_length, agent.config.learner.learning_rate) == (3, 10, 0.25)
+    agent = Impala(Guess, overrides={"learner": {"unroll_length": np.int64(10)}, "network.hidden_sizes": [np.int64(8)]})
+    assert (agent.config.learner.unroll_length, agent.config.network.hidden_sizes) == (10, (8,))
     assert "agent.name" in line_of(lambda: Impala(Guess, overrides={"agent.name": ["a"]}))
 
 

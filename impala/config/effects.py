@@ -108,7 +108,9 @@ def without_effect(config: Config) -> list[str]:
     if "entropy_cost" in config.population.parameters and "parameters" in config.population.model_fields_set:
         if config.has_use_for("population.parameters") and not config.has_use_for("loss.entropy_cost"):
             lines.append(f"population.parameters: entropy_cost does not evolve with agent.name={config.agent.name}")
-    for key, conditions in (*_ONLY_WITH.items(), *_AND_WITH.items()):
+    tables = (_ONLY_WITH, *(() if own.is_own(config.loss.correction) else (_AND_WITH,)))  # one's own may use any key
+    named: set[str] = set()
+    for key, conditions in (item for table in tables for item in table.items() if item[0] not in named):
         leaf = leaves.get(key)
         if leaf is None or not leaf.is_set or leaf.value == leaf.default or not config.has_use_for(key):
             continue
@@ -116,6 +118,7 @@ def without_effect(config: Config) -> list[str]:
         if others and not any(conditions[other](value) for other, value in others.items()):
             reasons = " and ".join(f"{other}={value}" for other, value in others.items())
             lines.append(f"{key}={leaf.value} has no effect on training with {reasons}")
+            named.add(key)
     if isinstance(config.agent, R2d2Config) and config.network.core == "none" and config.agent.burn_in:
         lines.append(
             f"agent.burn_in={config.agent.burn_in} has no effect on training with network.core=none, which has nothing "

@@ -37,6 +37,13 @@ _MOST_FAILURES = 2  # of a cell; then it is left out
 _CELLS_PER_POOL = 32  # of each worker; then a new pool: TensorFlow keeps the graphs of finished cells
 
 
+def written(name: str, value: Any) -> str:
+    """Returns a value of a cell's result as results.csv has it."""
+    if name == "curve":
+        return " ".join(f"{x:.4g}" for x in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 class Results:
     """The rows of results.csv, by cell; a last line cut short by a kill is dropped and its cell is run again.
 
@@ -55,14 +62,7 @@ class Results:
         self.rows = self._read(path)
         self.returns: dict[Cell, float] = {}
         for row in self.rows:
-            try:
-                cell = cell_of(row)
-                value = grid.score(cell, row) if grid.has(cell) else None
-            except ValueError as error:
-                raise config_lib.ConfigError([
-                    f"{path}: the row of {row['task']} {row['scheme']} {row['seed']} is damaged: {error}; expected its "
-                    "line mended, or removed: the cell is run again then"
-                ]) from None  # fmt: skip
+            cell, value = self._scored(path, row)
             if value is not None:
                 self._check(cell, row)
                 self.returns[cell] = value
@@ -74,15 +74,26 @@ class Results:
         Raises:
           ConfigError: a row there is damaged, or none can be written here.
         """
-        found = [(cell_of(row), row) for row in self._read(path)]
-        for cell, row in found:
-            if self._grid.has(cell) and cell not in self.returns and row["digest"] == self._grid.digest(cell):
+        for row in self._read(path):
+            cell, value = self._scored(path, row)
+            if value is not None and cell not in self.returns and row["digest"] == self._grid.digest(cell):
                 self.rows.append(row)
-                self.returns[cell] = self._grid.score(cell, row)
+                self.returns[cell] = value
         try:
             self._begin()
         except OSError as error:
             raise config_lib.ConfigError([f"{self._path}: {error.strerror}; expected room for it"]) from None
+
+    def _scored(self, path: Path, row: Mapping[str, str]) -> tuple[Cell, float | None]:
+        """Returns a row's cell and what it counts as; None if the grid has no such cell."""
+        try:
+            cell = cell_of(row)
+            return cell, self._grid.score(cell, row) if self._grid.has(cell) else None
+        except ValueError as error:
+            raise config_lib.ConfigError([
+                f"{path}: the row of {row['task']} {row['scheme']} {row['seed']} is damaged: {error}; expected its "
+                "line mended, or removed: the cell is run again then"
+            ]) from None  # fmt: skip
 
     def _begin(self) -> None:
         """Writes the rows again, under today's columns and without a last line that was cut short."""
@@ -132,9 +143,8 @@ class Results:
         Raises:
           OSError: the row could not be written; those before it are kept.
         """
-        row = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in result.items()}
-        row |= {name: str(value) for name, value in cell._asdict().items()} | dict(origin)
-        row |= {"curve": " ".join(f"{x:.4g}" for x in result["curve"]), "date": time.strftime("%Y-%m-%d")}
+        row = {name: written(name, value) for name, value in result.items()} | dict(origin)
+        row |= {name: str(value) for name, value in cell._asdict().items()} | {"date": time.strftime("%Y-%m-%d")}
         row["digest"] = self._grid.digest(cell)
         if not self._is_begun:
             self._begin()

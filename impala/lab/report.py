@@ -82,7 +82,7 @@ def _comparisons(scores: Scores, condition: Condition) -> list[str]:
         several = f" for {len(pairs)} comparisons together (Welch's test, Holm's correction)."
         words.append("†: not 0 over seeds, at 5 %" + (several if len(pairs) > 1 else " (Welch's test)."))
     if same := [", ".join(names) for names in alike.values() if len(names) > 1]:
-        words.append(f"The same runs, compared once: {'; '.join(same)}.")
+        words.append(f"The same runs{', compared once' * bool(pairs)}: {'; '.join(same)}.")
     return [*lines, "", " ".join(words)]
 
 

@@ -37,8 +37,8 @@ def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: C
     """
     others = {i: _host_and_port(address) for i, address in enumerate(addresses) if i != index}
     _, port = _host_and_port(addresses[index])
-    is_one_machine = all(_host_and_port(address)[0] in ("localhost", "127.0.0.1") for address in addresses)
-    greeted, heard, deadline = set(), set(), time.monotonic() + seconds
+    is_one_machine = all(host == "127.0.0.1" for host, _ in others.values())
+    greeted, heard, deadline, greeting = set(), set(), time.monotonic() + seconds, _greeting(index)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1" if is_one_machine else "", port)))
         server.setblocking(False)
@@ -50,7 +50,7 @@ def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: C
             if time.monotonic() > deadline:
                 missing = ", ".join(f"{i} at {addresses[i]}" for i in sorted(others.keys() - (greeted & heard)))
                 raise TimeoutError(f"no answer from {missing} within {seconds:.0f} s")
-            greeted |= {i for i in others.keys() - greeted if _greet(others[i], index)}
+            greeted |= {i for i in others.keys() - greeted if _greet(others[i], greeting)}
             for key, _ in ready.select(timeout=0.1):
                 if key.fileobj is server:
                     _let_in(server, ready, stack)
@@ -61,17 +61,19 @@ def meet(index: int, addresses: Sequence[str], *, seconds: float, should_stop: C
 
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    return host, int(port)
+    return "127.0.0.1" if host == "localhost" else host, int(port)  # where it is ::1, somebody else may listen
 
 
 def _greeting(index: int) -> bytes:
-    return (read_token() or "").encode() + _GREETING + index.to_bytes(4, "big")
+    """Returns what node `index` says: who knows the run's token can say it, and nobody learns the token from it."""
+    said = _GREETING + index.to_bytes(4, "big")
+    return hmac.digest((read_token() or "").encode(), said, "sha256") + said
 
 
-def _greet(address: tuple[str, int], index: int) -> bool:
+def _greet(address: tuple[str, int], greeting: bytes) -> bool:
     try:
         with socket.create_connection(address, timeout=0.5) as connection:
-            connection.sendall(_greeting(index))
+            connection.sendall(greeting)
         return True
     except OSError:  # not there yet
         return False
@@ -90,6 +92,8 @@ def _heard_from(connection: socket.socket, said: bytearray, ready: selectors.Bas
     size = len(_greeting(0))
     try:
         new = connection.recv(size - len(said))
+    except BlockingIOError:
+        return set()
     except OSError:
         new = b""
     said += new

@@ -169,6 +169,8 @@ def _be_no_node() -> None:
     Ctrl-C, which reaches it too, stays ignored: the node still steps it while the run ends.
     """
     global _pulse
+    if _pulse is None:  # a fork of a fork, whose handlers are its own
+        return _release_sigterm()
     _pulse = None
     _of_thread.__dict__.clear()
     atexit.unregister(finish)

@@ -53,11 +53,11 @@ class RunFolder:
                 [f"--run {path}: {error.strerror}; expected a folder that can be made"]
             ) from None
         self._refuse_others()  # before a lock is left in somebody's folder
+        self._unrecorded = 0  # the last incarnation, if the disk was full when it began
         had_lock = (self.path / "lock").exists()
         self._lock = self._lock_or_refuse()
         try:
             self.is_resumed, self._incarnation = self._check_contents(config), 0
-            self._unrecorded = 0  # the last incarnation, if the disk was full when it began
             self.changes = self._changes(config) if self.is_resumed else []
         except config_lib.ConfigError:
             if not had_lock:
@@ -189,7 +189,8 @@ class RunFolder:
         """Releases the folder; records what a full disk kept no record of, if there is room now."""
         if self._unrecorded:
             with contextlib.suppress(OSError):
-                launches.add(self.path / "launches.json", member_folders(self.path), "end", least=self._unrecorded)
+                folders = member_folders(self.path)
+                launches.add(self.path / "launches.json", folders, "not recorded: no room", least=self._unrecorded)
         self._lock.close()
 
 

@@ -6,8 +6,8 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
     environments   1 MB each, and two chunks: one that is written, one that waits for the table
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
     tables         what they hold when full, given by the caller; of frames not what Reverb holds, which is compressed
-    weights        float32; six times in a learner or a server's shard (gradients, the optimizer's two slots, copies),
-                   four times more for each further optimizer of a server, twice in an actor, five times in a worker
+    weights        float32; six times in a learner or a server (gradients, the optimizer's two slots, copies), once and
+                   five times its share in a further shard, four times more for each further optimizer of a server, twice in an actor, five times in a worker
 """
 
 import math
@@ -25,7 +25,7 @@ from impala.types import WINDOW_COLUMNS, Chunk, Continuous, EnvironmentSpec, num
 
 _TENSORFLOW_MB, _STEPPER_MB, _ENVIRONMENT_MB = 400.0, 150.0, 1.0
 _LEARNER_COPIES, _OPTIMIZER_COPIES, _ACTOR_COPIES, _WORKER_COPIES = 6, 4, 2, 5
-_SLOTS = 2  # of an optimizer, for each parameter: Adam's
+_SLOTS = {"adam": 2, "rmsprop": 2, "centered_rmsprop": 3, "adagrad": 1}  # of an optimizer, for each parameter
 _WINDOW_BYTES = 900  # of Reverb's own, for a step and the window that it ends
 _SHARE = 0.8  # of memory; the system needs some, too
 _CONVOLUTIONS = {  # (channels, size, stride) and the dense layer behind them: networks/torsos.py
@@ -103,14 +103,17 @@ def _check_message(config: Config, spec: EnvironmentSpec) -> None:
     """Refuses a network whose parameters do not fit into the message in which an actor or an evaluator gets them.
 
     A parameter server's workers get each shard's in a message of its own; what several shards begin with and keep also
-    has the optimizer's state, and target parameters.
+    has the states of all optimizers, and target parameters.
     """
-    in_actors = config.has_use_for("actor.num_tensorflow_threads")
+    in_actors, what = config.has_use_for("actor.num_tensorflow_threads"), "the weights"
     size = 4 * sum(one.parameters for one in layers(config, spec))
-    if config.has_parameter_server and not config.evaluator.num_episodes:
+    if config.has_parameter_server:
         num_shards = config.server.num_shards
         of_a_shard = max(size // num_shards, *(4 * one.parameters for one in layers(config, spec)))
-        size = of_a_shard * (1 + (num_shards > 1) * (_SLOTS + config.replays_alone))
+        slots = _SLOTS[config.learner.optimizer] * (1 if config.server.shared_optimizer else config.actor.num_actors)
+        of_a_shard *= 1 + (num_shards > 1) * (slots + config.replays_alone)
+        if of_a_shard > size or not config.evaluator.num_episodes:
+            size, what = of_a_shard, "a shard's weights and their optimizer's state" if num_shards > 1 else what
     is_sent = in_actors or config.has_parameter_server
     try:
         most = wire.max_bytes()
@@ -124,7 +127,7 @@ def _check_message(config: Config, spec: EnvironmentSpec) -> None:
     if size < wire.GRPC_BYTES:
         expected += f", or {wire.MAX_BYTES_VARIABLE}={size + 2**20} in the environment of all processes"
     raise ConfigError([
-        f"{key}={value}: the weights take {size / 1e6:,.0f} MB, and a message between processes at most "
+        f"{key}={value}: {what} take {size / 1e6:,.0f} MB, and a message between processes at most "
         f"{most / 1e6:,.0f}; expected {expected}"
     ])  # fmt: skip
 

@@ -17,8 +17,8 @@ def placement(config: Config) -> ray_cluster.Placement:
     cluster, num_learners = config.cluster, config.learner.num_learners
 
     def needs(name: str) -> ray_cluster.Needs:
-        role = kind = name.partition("/")[0]
-        role = _LEARNER if role in _SERVERS else role
+        kind = name.partition("/")[0]
+        role = _LEARNER if kind in _SERVERS else kind
         return ray_cluster.Needs(
             cpus=getattr(cluster, f"{role}_cpus"),
             gpus=cluster.learner_gpus if kind == _LEARNER else 0.0,  # parameter servers use none

@@ -21,7 +21,6 @@ fetches them from a relay instead, which asks a learner once for all of its acto
 With `population.size` all of this exists once for each member (`nodes.population`).
 """
 
-
 import impala.launching  # noqa: F401, isort: skip; installs the RPC stand-in, without which launchpad does not import
 import launchpad as lp
 

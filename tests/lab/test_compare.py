@@ -509,10 +509,10 @@ def test_schemes_with_the_same_runs_are_compared_once(by_hand, tmp_path):
     grid, table_rows = by_hand
     rows = [row for row in table_rows if row["scheme"] == "vtrace"]
     table = report.table(scores_lib.Scores(grid, rows + [row | {"scheme": "none"} for row in rows]))
-    assert "The same runs, compared once: `vtrace`, `none`." in table and "†" not in table
+    assert "The same runs: `vtrace`, `none`." in table and "†" not in table
     nothing = {"return": "nan", "curve": " ".join(25 * ["nan"])}
     without_episodes = [row | nothing if row["phase"] == "final" else row for row in rows]
-    assert "compared once: `vtrace`, `none`." in report.table(
+    assert "The same runs: `vtrace`, `none`." in report.table(
         scores_lib.Scores(grid, without_episodes + [row | {"scheme": "none"} for row in without_episodes])
     )
     content = yaml.safe_load((tmp_path / "grid.yaml").read_text())

@@ -157,8 +157,9 @@ def test_environments_may_make_sockets_however_long_the_path_of_a_run_is(tmp_pat
 
 def test_what_is_another_users_in_the_temporary_folder_costs_nothing(tmp_path, monkeypatch):
     """Nobody but root may look into a folder of mode 0700 that is somebody else's."""
-    monkeypatch.setattr(local.tempfile, "tempdir", tempfile.mkdtemp(dir="/tmp"))
-    (Path(local.tempfile.tempdir) / "impala-tmp-theirs").mkdir()
+    temporary = tempfile.mkdtemp(dir="/tmp")
+    monkeypatch.setattr(local.tempfile, "tempdir", temporary)
+    (Path(temporary) / "impala-tmp-theirs").mkdir()
 
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
@@ -168,6 +169,7 @@ def test_what_is_another_users_in_the_temporary_folder_costs_nothing(tmp_path, m
     run.mkdir()
     assert len(str(local.short_path_to(run))) < 60
     monkeypatch.undo()
+    shutil.rmtree(temporary)
 
 
 @pytest.mark.parametrize("error, num_calls, raised", [
@@ -187,15 +189,15 @@ def test_all_nodes_start_again_though_the_machine_refuses_one_for_a_moment(monke
     interrupts = SimpleNamespace(count=0)
     if raised:
         with pytest.raises(raised):
-            training._patiently(launch, interrupts)
+            training._patiently(launch, interrupts, print)
     else:
-        assert training._patiently(launch, interrupts) == "launched"
+        assert training._patiently(launch, interrupts, print) == "launched"
     assert len(calls) == num_calls
     monkeypatch.setattr(training, "_REFUSED_SECONDS", 0.0)
     if not raised:
         with pytest.raises(OSError):  # which the run ends with
             calls.clear()
-            training._patiently(launch, interrupts)
+            training._patiently(launch, interrupts, print)
 
 
 class Refusing:

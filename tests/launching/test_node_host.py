@@ -72,7 +72,13 @@ def test_of_a_node_that_writes_faster_than_it_is_asked_the_older_part_is_left_ou
     def shout():
         print("words " * 3_000_000, end="the last one", flush=True)
 
-    answers = answers_of(shout, tmp_path, ROOT, first_asked=6.0)
+    host = node_host.NodeHost()
+    host.start(*job_of(shout, tmp_path, ROOT))
+    try:
+        wait_for(lambda: host._process.poll() is not None, 60, "it has written all")
+        answers = answers_until_the_end(host)
+    finally:
+        host.end()
     log = log_of(answers)
     assert answers[-1].exit_status == 0 and len(log) <= 1_000_000 and log.endswith("the last one")
     assert answers[0].log_at == 18_000_012 - len(log)

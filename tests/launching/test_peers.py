@@ -77,6 +77,7 @@ def test_a_greeting_needs_the_runs_token(tmp_path, monkeypatch):
     tokens.new_token(tmp_path / "token")
     monkeypatch.setenv(tokens.TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
     ports = [int(address.rpartition(":")[2]) for address in addresses]
+    assert (tmp_path / "token").read_bytes() not in peers._greeting(1)
     for greeting, is_heard in ((forged, False), (len(peers._greeting(1)) * b"x", False), (peers._greeting(1), True)):
         with futures.ThreadPoolExecutor() as pool, socket.create_server(("", ports[1])):  # who is greeted
             waiting = pool.submit(meet, 0, addresses, seconds=1.5, should_stop=never)
