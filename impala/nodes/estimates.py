@@ -7,7 +7,8 @@ Rough on purpose, and without TensorFlow: it catches numbers that are far too la
     batches        their chunks, prefetched ones included, and what the backward pass keeps of each observation, float32
     tables         what they hold when full, given by the caller; of frames not what Reverb holds, which is compressed
     weights        float32; six times in a learner or a server (gradients, the optimizer's two slots, copies), once and
-                   five times its share in a further shard, four times more for each further optimizer of a server, twice in an actor, five times in a worker
+                   five times its share in a further shard, four times more for each further optimizer of a server,
+                   twice in an actor, five times in a worker
 """
 
 import math
