@@ -217,7 +217,7 @@ def shard(tmp_path, monkeypatch):
     monkeypatch.setattr(lp, "stop_event", threading.Event)
     made = config()
     node = server_node.ServerNode(made, checking.check(made), Run(tmp_path, os.getpid(), time.monotonic(), 0))
-    facts = exchanging.Facts(exchanging.configuration_of(made), exchanging.parameters_of(node.network.trainable_variables), ["num_transitions"], ["weights_version", "oldest_version", "is_replayed", "task", "num_transitions"], 4)
+    facts = exchanging.Facts(exchanging.configuration_of(made), exchanging.parameters_of(node.network.trainable_variables), ["num_transitions"], ["weights_version", "oldest_version", "is_replayed", "task", "num_valid"], 4)
     return node, facts
 
 

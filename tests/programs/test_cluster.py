@@ -644,7 +644,7 @@ def test_a_host_with_other_packages_that_joins_late_is_said_and_not_used(cluster
 
 @pytest.mark.parametrize("arguments, status, words", [
     (["--cluster", "127.0.0.1:9"], 2, "--cluster 127.0.0.1:9: [Errno 111] Connection refused; expected HOST:PORT"),
-    (["--cluster", "nonsense"], 2, "--cluster nonsense: invalid literal for int()"),
+    (["--cluster", "nonsense"], 2, "--cluster nonsense: no address; expected HOST:PORT"),
     (["--cluster", "HERE", "--threads"], 2, "--cluster: not with --threads"),
     (["--cluster", "HERE", "--cluster.first-port", 3000, "--cluster.last-port", 2000], 2, "expected a range of ports"),
     (["--cluster", "HERE", "--cluster.actor-cpu", 3], 2, "cluster.actor_cpu: unknown key; did you mean cluster.actor_cpus?"),

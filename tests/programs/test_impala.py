@@ -387,7 +387,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(finished, tmp_path)
     state = json.loads((newest / "state.json").read_text())
     state["network"][0] = [1, 2]
     (newest / "state.json").write_text(soundness.sealed(state))
-    result = run(*CATCH, "--run", folder, "--total-frames", 10**9)
+    result = run(*CATCH, "--run", folder, "--total-frames", 10**9, "--target-return", "null")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert "is of another network: parameter 0: saved [1, 2], now [64, 3]" in line and "--restart" in line
