@@ -14,7 +14,6 @@ from pathlib import Path
 from impala import config as config_lib
 from impala import devices
 
-_REFUSED_SECONDS = 60.0  # while a machine refuses processes or threads
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -171,20 +170,24 @@ def _launch(config, spec, run, table_mb, *, profile: bool, start, started: float
 
 
 def _patiently(launch: Callable, interrupts, say: Callable[[str], None]):
-    """Returns what `launch` does; tries again for a minute while the machine refuses another process or thread."""
-    deadline = time.monotonic() + _REFUSED_SECONDS
+    """Returns what `launch` does; tries again for a while, as a supervisor does, where processes are refused."""
+    from impala.launching.supervising import START_SECONDS, STARTS_SECONDS
+
+    deadline, has_said = time.monotonic() + STARTS_SECONDS, False
     while True:
         try:
             return launch()
         except (OSError, RuntimeError) as error:
             no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
-            is_refused = no_thread or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS)
-            if not is_refused:
+            if not no_thread and getattr(error, "errno", None) not in (errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS):
                 raise
-            if interrupts.count or time.monotonic() > deadline:
+            if not has_said:
+                say(f"the nodes cannot be started ({error}); it is tried again for {STARTS_SECONDS:.0f} s")
+            has_said, next_try = True, time.monotonic() + START_SECONDS
+            while time.monotonic() < next_try and not interrupts.count:
+                time.sleep(0.1)
+            if interrupts.count or next_try > deadline:
                 raise (OSError(errno.EAGAIN, f"{error}") if no_thread else error) from None
-            say(f"the nodes cannot be started ({error}); it is tried again for {_REFUSED_SECONDS:.0f} s")
-            time.sleep(_REFUSED_SECONDS / 12)
 
 
 def _connect(address: str, config, threads: bool) -> None:

@@ -15,7 +15,7 @@ from impala.launching.roles import Roles
 
 _TICK_SECONDS = 0.5
 _CAUSE_SECONDS = 20.0  # until Ray knows of a lost host, whose loss its peer noticed at once; 10 were measured
-_START_SECONDS, _STARTS_SECONDS = 5.0, 60.0  # between attempts to start a node while the machine refuses it, and in all
+START_SECONDS, STARTS_SECONDS = 5.0, 60.0  # between attempts to start a node while the machine refuses it, and in all
 _LOG_BYTES, _LOG_LINES = 1_000_000, 200  # of a node's log that are looked at, and told
 
 
@@ -117,13 +117,13 @@ class Supervisor:
             self._nodes.start_due(self._new_incarnation)
         except OSError as error:  # no memory, a full disk, or the run's folder is gone
             is_first, self._failing_since = self._failing_since is None, self._failing_since or now
-            if isinstance(error, FileNotFoundError) or now - self._failing_since > _STARTS_SECONDS:
+            if isinstance(error, FileNotFoundError) or now - self._failing_since > STARTS_SECONDS:
                 self._say(f"no node can be started any more ({error}): the run ends")
                 self._stop()
                 return Outcome(EXIT_TRY_AGAIN)
             if is_first:
-                self._say(f"no node can be started ({error}); it is tried again for {_STARTS_SECONDS:.0f} s")
-            self._next_start = now + _START_SECONDS
+                self._say(f"no node can be started ({error}); it is tried again for {STARTS_SECONDS:.0f} s")
+            self._next_start = now + START_SECONDS
         else:
             self._failing_since = None
         return None

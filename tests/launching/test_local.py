@@ -185,7 +185,7 @@ def test_all_nodes_start_again_though_the_machine_refuses_one_for_a_moment(monke
             raise error
         return "launched"
 
-    monkeypatch.setattr(training, "_REFUSED_SECONDS", 1.2)
+    monkeypatch.setattr(supervising, "START_SECONDS", 0.1)
     interrupts = SimpleNamespace(count=0)
     if raised:
         with pytest.raises(raised):
@@ -193,11 +193,16 @@ def test_all_nodes_start_again_though_the_machine_refuses_one_for_a_moment(monke
     else:
         assert training._patiently(launch, interrupts, print) == "launched"
     assert len(calls) == num_calls
-    monkeypatch.setattr(training, "_REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(supervising, "STARTS_SECONDS", 0.0)
     if not raised:
         with pytest.raises(OSError):  # which the run ends with
             calls.clear()
             training._patiently(launch, interrupts, print)
+        monkeypatch.undo()
+        with pytest.raises(OSError):
+            calls.clear()
+            training._patiently(launch, SimpleNamespace(count=1), print)
+        assert time.monotonic() - calls[0] < 3, "Ctrl-C is heard"
 
 
 class Refusing:
@@ -226,8 +231,8 @@ class Refusing:
 ])  # fmt: skip
 def test_a_machine_that_refuses_a_process_for_a_moment_costs_no_run(monkeypatch, number, num_failures, ends):
     monkeypatch.setattr(supervising, "_TICK_SECONDS", 0.01)
-    monkeypatch.setattr(supervising, "_START_SECONDS", 0.02)
-    monkeypatch.setattr(supervising, "_STARTS_SECONDS", 0.5)
+    monkeypatch.setattr(supervising, "START_SECONDS", 0.02)
+    monkeypatch.setattr(supervising, "STARTS_SECONDS", 0.5)
     nodes, count = Refusing(number, num_failures), itertools.count()
     said, interrupts = [], SimpleNamespace(count=0)
 
