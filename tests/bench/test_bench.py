@@ -13,7 +13,7 @@ import pytest
 
 from impala import agents, bench
 from impala import config as config_lib
-from impala.bench import central_inference, frames, parameter_server, schemes, traffic, whole, windows
+from impala.bench import central_inference, frames, parameter_server, parts, schemes, traffic, whole, windows
 from impala.nodes.checking import check
 from impala.types import ArraySpec, Discrete, EnvironmentSpec
 from tests.programs import running
@@ -62,6 +62,15 @@ def test_a_part_alone(alone, name):
 ])  # fmt: skip
 def test_a_part_of_a_program_that_replays_alone(alone, name):
     assert alone(bench.parts_of(DQN)[name], DQN, 0.1) > 10
+
+
+def test_each_of_several_tasks_is_stepped(monkeypatch):
+    """Their rate is that of as many steps of each."""
+    made, rates, make = [], iter([100.0, 300.0]), parts.make_environment
+    monkeypatch.setattr(parts, "make_environment", lambda config, n, task: made.append(task) or make(config, n, task))
+    monkeypatch.setattr(parts, "rate", lambda step, seconds: step() and next(rates))
+    config = config_lib.load("configs/multitask.yaml", {"environment.name": ["atari:pong", "atari:breakout"], "environment.action_set": "full", "actor.num_environments": 6, "actor.num_lanes": 2})
+    assert parts.environment_rate(config, 1.0) == pytest.approx(2 / (1 / 100 + 1 / 300)) and made == [0, 1]
 
 
 def test_the_run_under_test_ends_with_the_bench(tmp_path):

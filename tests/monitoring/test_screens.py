@@ -1,6 +1,7 @@
 """What is shown from a thread of its own: in order, the newest state alone, and never at the cost of who tells it."""
 
 import os
+import sys
 import threading
 import time
 
@@ -40,12 +41,12 @@ def test_all_is_told_in_order_before_it_ends():
     assert shown.told == ["begin", *map(str, range(100)), "end"] and not screen.is_stuck
 
 
-def test_a_closed_pipe_is_heard_of():
+def test_a_closed_pipe_is_heard_of(monkeypatch):
     """And not taken for an end with another status, as rich does."""
     end, start = os.pipe()
     os.close(end)
-    console = dashboard._Console(file=os.fdopen(start, "w", closefd=False))
-    with pytest.raises(BrokenPipeError), screens.Screen(dashboard.Dashboard("run", total_frames=1, console=console)) as screen:
+    monkeypatch.setattr(sys, "stdout", os.fdopen(start, "w", closefd=False))
+    with pytest.raises(BrokenPipeError), screens.Screen(dashboard.Dashboard("run", total_frames=1)) as screen:
         for _ in range(2_000):
             screen.say("words")
             time.sleep(0.01)

@@ -144,6 +144,14 @@ def test_windows_are_as_long_as_their_steps_and_tables_of_sequences_are_processe
     assert mb_of(two, "processes") - mb_of(one, "processes") == 2 * 400, "a learner and its table"
 
 
+def test_a_further_shard_holds_the_network_and_its_share_of_the_rest():
+    one, eight = (
+        mb_of(build(PONG, program="a3c", loss__correction="none", server__num_shards=n), "weights") for n in (1, 8)
+    )  # fmt: skip
+    network_mb = 4e-6 * sum(layer.parameters for layer in estimates.layers(build(PONG), PONG))
+    assert eight - one == pytest.approx(7 * (1 + 5 / 8) * network_mb)
+
+
 def mb_of(config, what):
     return next(part.mb for part in estimates._parts(config, PONG) if part.what == what)
 
